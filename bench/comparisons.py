@@ -1,0 +1,444 @@
+"""What `./run bench` compares: each function runs one comparison and gives its section."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import machine
+from contestants import GIB, MIB, MODEL, SHARDS, TINY, Contestants
+from measure import Rounds, RunError, Sample, alternate, median, ratio, say
+from results import Section, Table, Verdict
+
+ONE_LOOP = ["--threads", "1", "--max-concurrency", "8", "--memory-limit", "256MiB"]
+SERVER = "http://127.0.0.1:PORT"
+CEILING = f"ceiling {SERVER}/{MODEL}/*.safetensors"
+
+# ---- Parts of sections ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    title: str
+    value: Callable[[Sample], float]
+    form: str
+
+    def show(self, value: float) -> str:
+        return self.form.format(value)
+
+
+RATE = Figure("GB/s", lambda sample: sample.gbps, "{:.2f}")
+CPU = Figure("CPU s per GB", lambda sample: sample.cpu_per_gb, "{:.3f}")
+RSS = Figure("peak RSS, MiB", lambda sample: sample.rss_mib, "{:.0f}")
+REQUESTS = Figure("requests", lambda sample: sample.number("requests"), "{:.0f}")
+FIRST = Figure(
+    "first tensor, ms", lambda sample: 1e3 * sample.number("first_tensor_seconds"), "{:.1f}"
+)
+TENSORS = Figure("tensors/s", lambda sample: sample.number("tensors") / sample.seconds, "{:,.0f}")
+# Before the first request and after the last byte: little, or the clock is wrong.
+OUTSIDE = Figure(
+    "outside the clock, ms", lambda sample: 1e3 * (sample.wall_seconds - sample.seconds), "{:.0f}"
+)
+USUAL = [RATE, CPU, RSS, REQUESTS, OUTSIDE]
+
+
+def make_section(
+    name: str,
+    title: str,
+    explanation: str,
+    commands: list[str],
+    rounds: Rounds,
+    figures: list[Figure],
+    verdicts: list[Verdict],
+) -> Section:
+    medians = [
+        [who] + [figure.show(median(rounds, who, figure.value)) for figure in figures]
+        for who in rounds[0]
+    ]
+    every = [
+        [str(count), who] + [figure.show(figure.value(sample)) for figure in figures]
+        for count, result in enumerate(rounds, 1)
+        for who, sample in result.items()
+    ]
+    titles = [figure.title for figure in figures]
+    return Section(
+        name=name,
+        title=title,
+        explanation=" ".join(explanation.split()),
+        commands=commands,
+        medians=Table(["median", *titles], medians),
+        verdicts=verdicts,
+        rounds=Table(["round", "", *titles], every),
+    )
+
+
+def stream_command(
+    uri: str = f"{SERVER}/{MODEL}", options: Sequence[str] = (), io: str = ""
+) -> str:
+    environment = f"HEADRACE_IO={io} " if io else ""
+    return " ".join([f"{environment}headrace stream {uri}", *options, "-q --stats FILE"])
+
+
+def compare(
+    rounds: Rounds, figure: Figure, who: str, other: str, what: str, target: float, sign: str = "≥"
+) -> Verdict:
+    """The median of the ratios within a round, the least and the greatest, and the target."""
+    middle, least, greatest = ratio(rounds, who, other, figure.value)
+    return Verdict(
+        what,
+        f"{middle:.2f} ({least:.2f}–{greatest:.2f})",
+        f"{sign} {target:.2f}",
+        middle >= target if sign == "≥" else middle <= target,
+    )
+
+
+def judge(value: float, what: str, form: str, target: float, sign: str = "≥") -> Verdict:
+    met = value >= target if sign == "≥" else value <= target
+    return Verdict(what, form.format(value), f"{sign} {form.format(target)}", met)
+
+
+# ---- Streaming over HTTP -------------------------------------------------------------------------
+
+
+def stream(run: Contestants, name: str, options: list[str], io: str) -> Rounds:
+    return alternate(
+        name,
+        run.rounds,
+        {
+            "headrace": lambda: run.headrace(MODEL, options, io=io)[0],
+            "ceiling": lambda: run.ceiling(MODEL),
+        },
+        lambda: run.condition(MODEL),
+    )
+
+
+def stream_uring(run: Contestants) -> Section:
+    rounds = stream(run, "stream-uring", ONE_LOOP, "uring")
+    return make_section(
+        "stream-uring",
+        "Streaming, io_uring",
+        "Every tensor dropped on arrival; one loop, 8 connections, a limit of 256 MiB.",
+        [stream_command(options=ONE_LOOP, io="uring"), CEILING],
+        rounds,
+        USUAL,
+        [
+            compare(rounds, RATE, "headrace", "ceiling", "throughput, of the ceiling's", 0.95),
+            compare(rounds, CPU, "headrace", "ceiling", "CPU per GB, of the ceiling's", 1.20, "≤"),
+        ],
+    )
+
+
+def stream_epoll(run: Contestants) -> Section:
+    rounds = stream(run, "stream-epoll", ONE_LOOP, "epoll")
+    return make_section(
+        "stream-epoll",
+        "Streaming, epoll",
+        """The same with epoll, which is what remains under Docker's default seccomp profile. The
+        ceiling still uses io_uring.""",
+        [stream_command(options=ONE_LOOP, io="epoll"), CEILING],
+        rounds,
+        USUAL,
+        [compare(rounds, RATE, "headrace", "ceiling", "throughput, of the ceiling's", 0.90)],
+    )
+
+
+def defaults(run: Contestants) -> Section:
+    rounds = stream(run, "defaults", [], "")
+    return make_section(
+        "defaults",
+        "Streaming, all defaults",
+        "Every tensor dropped on arrival, no option given: what a user gets who tunes nothing.",
+        [stream_command(), CEILING],
+        rounds,
+        USUAL,
+        [
+            compare(rounds, RATE, "headrace", "ceiling", "throughput, of the ceiling's", 0.85),
+            compare(rounds, CPU, "headrace", "ceiling", "CPU per GB, of the ceiling's", 1.30, "≤"),
+        ],
+    )
+
+
+def unconditioned(run: Contestants) -> Section:
+    run.checkpoint(MODEL)
+    options = [*ONE_LOOP, "--repeat", "3"]
+    first, second, third = (f"headrace, {count} pass" for count in ("first", "second", "third"))
+    rounds: Rounds = []
+    for count in range(1, run.rounds + 1):
+        time.sleep(run.settle_seconds)
+        passes = run.headrace(MODEL, options, io="uring")
+        if len(passes) != 3:
+            raise RunError(f"expected the statistics of 3 passes, got {len(passes)}")
+        run.condition(MODEL)
+        result = dict(zip((first, second, third), passes, strict=True))
+        result["ceiling"] = run.ceiling(MODEL)
+        rounds.append(result)
+        rates = ", ".join(f"{sample.gbps:.2f}" for sample in result.values())
+        say(f"  unconditioned {count}/{run.rounds}: three passes and the ceiling: {rates} GB/s")
+    return make_section(
+        "unconditioned",
+        "Unconditioned memory",
+        f"""Nothing touches memory for {run.settle_seconds:g} seconds, then come three passes in one
+        process. The ceiling runs on conditioned memory, as everywhere. The first pass also pays for
+        memory that the host must give back.""",
+        [stream_command(options=options, io="uring"), CEILING],
+        rounds,
+        [RATE],
+        [
+            compare(
+                rounds, RATE, first, "ceiling", "first pass, of the ceiling's throughput", 0.70
+            ),
+            compare(
+                rounds, RATE, third, "ceiling", "third pass, of the ceiling's throughput", 0.95
+            ),
+        ],
+    )
+
+
+def rss(run: Contestants) -> Section:
+    largest = run.checkpoint(MODEL)["largest_tensor_bytes"]
+    limits = {"256 MiB": 256 * MIB, "1 GiB": GIB, "2 GiB": 2 * GIB}
+
+    def contestant(limit: int, *more: str) -> Callable[[], Sample]:
+        return lambda: run.headrace(MODEL, ["--memory-limit", str(limit), *more])[0]
+
+    contestants = {}
+    for limit, size in limits.items():
+        contestants[limit] = contestant(size)
+        contestants[f"{limit}, slow consumer"] = contestant(size, "--digest")
+    rounds = alternate("rss", run.rounds, contestants, lambda: run.condition(MODEL))
+    verdicts = []
+    for limit, size in limits.items():
+        peak = max(
+            sample.rss_mib
+            for result in rounds
+            for who, sample in result.items()
+            if who.partition(",")[0] == limit
+        )
+        bound = max(size, largest) / MIB + 64
+        verdicts.append(judge(peak, f"peak RSS with a limit of {limit}", "{:.0f} MiB", bound, "≤"))
+    return make_section(
+        "rss",
+        "Peak memory",
+        """The peak resident memory of the whole process. Allowed: the limit or the largest tensor,
+        whichever is larger, and 64 MiB. Each limit also with `--digest`: a consumer slower than the
+        network lets pile up what the limit admits. The worst of all rounds is judged.""",
+        [stream_command(options=["--memory-limit LIMIT [--digest]"])],
+        rounds,
+        [RSS, RATE],
+        verdicts,
+    )
+
+
+def keep(run: Contestants) -> Section:
+    options = ["--threads", "1", "--max-concurrency", "8"]
+    rounds = alternate(
+        "keep",
+        run.rounds,
+        {
+            "headrace": lambda: run.keep(MODEL, options),
+            "ceiling": lambda: run.ceiling(MODEL, "--fresh"),
+        },
+        lambda: run.condition(MODEL),
+    )
+    return make_section(
+        "keep",
+        "Keeping every tensor",
+        """Every tensor kept to the end, against the loop that receives into fresh memory advised to
+        use huge pages.""",
+        [
+            " ".join([f"bench/keep {SERVER}/{MODEL}", *options]),
+            f"ceiling --fresh {SERVER}/{MODEL}/*.safetensors",
+        ],
+        rounds,
+        USUAL,
+        [compare(rounds, RATE, "headrace", "ceiling", "throughput, of the ceiling's", 0.95)],
+    )
+
+
+# ---- Local files ---------------------------------------------------------------------------------
+
+
+def local(run: Contestants) -> Section:
+    places = {"tmpfs": run.folder, "disk": run.disk_folder}
+    if machine.file_system(run.disk_folder) == "tmpfs":
+        raise RunError("--disk-dir is on tmpfs: name a folder on a disk")
+    for folder in places.values():
+        run.checkpoint(MODEL, folder)
+    os.sync()  # a fresh copy would be written back in the middle of the runs
+
+    rounds: Rounds = [{} for _ in range(run.rounds)]
+    verdicts = []
+    for place, folder in places.items():
+        kind = machine.file_system(folder)
+        label = place if kind == place else f"{place} ({kind})"
+        dropped, loop = f"dropped, {label}", f"read loop, {label}"
+        kept, fresh = f"kept, {label}", f"read loop into fresh memory, {label}"
+        run.read_loop(MODEL, folder)  # not measured: brings it into the page cache
+        here = alternate(
+            f"local, {place}",
+            run.rounds,
+            {
+                dropped: lambda folder=folder: run.headrace(MODEL, [], folder=folder)[0],
+                loop: lambda folder=folder: run.read_loop(MODEL, folder),
+                kept: lambda folder=folder: run.keep(MODEL, [], folder),
+                fresh: lambda folder=folder: run.read_loop(MODEL, folder, "--fresh"),
+            },
+            lambda: run.condition(MODEL),
+        )
+        for result, more in zip(rounds, here, strict=True):
+            result.update(more)
+        verdicts += [
+            compare(here, RATE, dropped, loop, f"{dropped}, of the read loop's throughput", 1.0),
+            compare(here, RATE, kept, fresh, f"{kept}, of the read loop's throughput", 0.8),
+        ]
+    return make_section(
+        "local",
+        "Local files in the page cache",
+        """Against a loop of `read`, 1 MiB at a time: into one reused buffer where each tensor is
+        dropped, into fresh memory advised to use huge pages where all are kept. All defaults.""",
+        [
+            stream_command(f"FOLDER/{MODEL}"),
+            f"ceiling --read FOLDER/{MODEL}/*.safetensors",
+            f"bench/keep FOLDER/{MODEL}",
+            f"ceiling --read --fresh FOLDER/{MODEL}/*.safetensors",
+        ],
+        rounds,
+        [RATE, CPU, RSS],
+        verdicts,
+    )
+
+
+# ---- Latency and small things --------------------------------------------------------------------
+
+
+def both_ways(run: Contestants, name: str, checkpoint: str) -> Rounds:
+    """With all defaults, over loopback and from tmpfs."""
+    return alternate(
+        name,
+        run.rounds,
+        {
+            "loopback": lambda: run.headrace(checkpoint, [])[0],
+            "local": lambda: run.headrace(checkpoint, [], folder=run.folder)[0],
+        },
+        lambda: run.condition(checkpoint),
+    )
+
+
+def first_tensor(run: Contestants) -> Section:
+    rounds = both_ways(run, "first-tensor", MODEL)
+    return make_section(
+        "first-tensor",
+        "First tensor",
+        """From the first request, or the first read, to the first tensor in the consumer's hands.
+        All defaults.""",
+        [stream_command(), stream_command(f"FOLDER/{MODEL}")],
+        rounds,
+        [FIRST, RATE],
+        [
+            judge(median(rounds, who, FIRST.value), f"first tensor, {who}", "{:.1f} ms", 10, "≤")
+            for who in rounds[0]
+        ],
+    )
+
+
+def tiny(run: Contestants) -> Section:
+    rounds = both_ways(run, "tiny", TINY)
+    value = median(rounds, "loopback", TENSORS.value)
+    return make_section(
+        "tiny",
+        "20,000 tensors of 1 KiB",
+        "What a tensor costs: one file of 20,000 tensors, opening it included. All defaults.",
+        [stream_command(f"{SERVER}/{TINY}"), stream_command(f"FOLDER/{TINY}")],
+        rounds,
+        [TENSORS, *USUAL],
+        [judge(value, "tensors a second, loopback", "{:,.0f}", 400_000)],
+    )
+
+
+def shards(run: Contestants) -> Section:
+    rounds = alternate(
+        "shards",
+        run.rounds,
+        {
+            "headrace": lambda: run.headrace(SHARDS, [])[0],
+            "ceiling": lambda: run.ceiling(SHARDS),
+        },
+        lambda: run.condition(SHARDS),
+    )
+    return make_section(
+        "shards",
+        "200 shards of 1 MB",
+        """What a file costs: 200 shards with an index, opening them included. All defaults. The
+        ceiling asks for the sizes before its clock starts and is here for scale only.""",
+        [stream_command(f"{SERVER}/{SHARDS}"), f"ceiling {SERVER}/{SHARDS}/*.safetensors"],
+        rounds,
+        USUAL,
+        [judge(median(rounds, "headrace", RATE.value), "throughput", "{:.2f} GB/s", 2)],
+    )
+
+
+# ---- The ceiling itself --------------------------------------------------------------------------
+
+
+def ceiling(run: Contestants) -> Section:
+    variants = {
+        "ceiling": [],
+        "4 connections": ["--connections", "4"],
+        "16 connections": ["--connections", "16"],
+        "receives of at most 1 MiB": ["--receive-size", str(MIB)],
+        "chunks of 64 MiB": ["--chunk-size", str(64 * MIB)],
+        "pages of 4 KiB": ["--plain-pages"],
+    }
+    rounds = alternate(
+        "ceiling",
+        run.rounds,
+        {
+            name: lambda options=options: run.ceiling(MODEL, *options)
+            for name, options in variants.items()
+        },
+        lambda: run.condition(MODEL),
+    )
+    others = [name for name in variants if name != "ceiling"]
+    best = max(others, key=lambda name: ratio(rounds, name, "ceiling", RATE.value)[0])
+    what = f"the best variant ({best}), of the ceiling's throughput"
+    return make_section(
+        "ceiling",
+        "The ceiling itself",
+        """A weak ceiling would flatter headrace. The variants show whether another choice would
+        have made it stronger.""",
+        [f"ceiling [OPTIONS] {SERVER}/{MODEL}/*.safetensors"],
+        rounds,
+        [RATE, CPU, RSS],
+        [compare(rounds, RATE, best, "ceiling", what, 1.10, "≤")],
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    measure: Callable[[Contestants], Section]
+    programs: list[str]  # besides ceiling and condition
+    targets: str
+
+
+# In the order of RESULTS.md.
+COMPARISONS = {
+    "stream-uring": Comparison(
+        stream_uring, ["headrace"], "≥ 0.95 of the ceiling, ≤ 1.20 of its CPU per GB"
+    ),
+    "stream-epoll": Comparison(stream_epoll, ["headrace"], "≥ 0.90 of the ceiling"),
+    "defaults": Comparison(
+        defaults, ["headrace"], "≥ 0.85 of the ceiling, ≤ 1.30 of its CPU per GB"
+    ),
+    "unconditioned": Comparison(
+        unconditioned, ["headrace"], "first pass ≥ 0.70, third pass ≥ 0.95 of the ceiling"
+    ),
+    "rss": Comparison(rss, ["headrace"], "≤ max(memory limit, largest tensor) + 64 MiB"),
+    "keep": Comparison(keep, ["keep"], "≥ 0.95 of the ceiling into fresh memory"),
+    "local": Comparison(
+        local, ["headrace", "keep"], "dropped ≥ 1.0, kept ≥ 0.8 of a read loop; tmpfs and disk"
+    ),
+    "first-tensor": Comparison(first_tensor, ["headrace"], "≤ 10 ms over loopback and locally"),
+    "tiny": Comparison(tiny, ["headrace"], "≥ 400,000 tensors a second"),
+    "shards": Comparison(shards, ["headrace"], "≥ 2 GB/s"),
+    "ceiling": Comparison(ceiling, [], "no variant of it over 1.10 of it"),
+}

@@ -1,0 +1,106 @@
+"""The programs that are compared. A figure counts only if every tensor and every byte came."""
+
+import pathlib
+
+import make_checkpoint
+from measure import RunError, Sample, run, run_quietly, say
+
+MODEL, TINY, SHARDS = "qwen2-1.5b", "tiny-tensors", "many-shards"
+MIB, GIB = 1 << 20, 1 << 30
+
+
+class Contestants:
+    def __init__(
+        self,
+        *,
+        rounds: int,
+        settle_seconds: float,
+        build: pathlib.Path,
+        headrace: pathlib.Path,
+        folder: pathlib.Path,
+        disk_folder: pathlib.Path,
+        scratch: pathlib.Path,
+    ):
+        self.rounds = rounds
+        self.settle_seconds = settle_seconds
+        self.folder = folder
+        self.disk_folder = disk_folder
+        self.url = ""  # of the server that serves `folder`, once it runs
+        self.programs = {
+            "headrace": headrace,
+            "keep": build / "bench/keep",
+            "ceiling": build / "bench/ceiling",
+            "condition": build / "bench/condition",
+        }
+        self._stats_file = scratch / "stats.json"
+        self._checkpoints: dict[tuple[str, pathlib.Path], dict] = {}
+
+    # What is measured on
+
+    def checkpoint(self, name: str, folder: pathlib.Path | None = None) -> dict:
+        """Makes sure of a checkpoint in a folder (`self.folder`) and returns its description."""
+        folder = folder or self.folder
+        if (name, folder) not in self._checkpoints:
+            say(f"  making sure of the checkpoint {name}")
+            try:
+                description = make_checkpoint.make(name, str(folder / name))
+            except OSError as error:
+                raise RunError(f"cannot make the checkpoint {name}: {error}") from error
+            self._checkpoints[name, folder] = description
+        return self._checkpoints[name, folder]
+
+    def file_bytes(self, name: str) -> int:
+        return sum(self.checkpoint(name)["files"].values())
+
+    # The programs
+
+    def condition(self, name: str) -> None:
+        """Touches and frees as much as the checkpoint has, and what buffers and pools may take."""
+        size = max(self.file_bytes(name), 512 * MIB)
+        run_quietly([str(self.programs["condition"]), str(size)])
+
+    def headrace(
+        self, name: str, options: list[str], *, io: str = "", folder: pathlib.Path | None = None
+    ) -> list[Sample]:
+        """`headrace stream` over HTTP, or of the copy in a folder. A sample for each pass."""
+        command = [str(self.programs["headrace"]), "stream", self._uri(name, folder), *options]
+        command += ["-q", "--stats", str(self._stats_file)]
+        environment = {"HEADRACE_IO": io} if io else {}
+        samples = run(command, self._stats_file, **environment)
+        for sample in samples:
+            self._check_tensors(name, sample)
+            backend = str(sample.stats.get("io_backend", ""))
+            if io not in backend:
+                raise RunError(f"HEADRACE_IO={io}, but the program says that it used {backend!r}")
+        return samples
+
+    def keep(self, name: str, options: list[str], folder: pathlib.Path | None = None) -> Sample:
+        [sample] = run([str(self.programs["keep"]), self._uri(name, folder), *options])
+        self._check_tensors(name, sample)
+        return sample
+
+    def ceiling(self, name: str, *options: str) -> Sample:
+        urls = [f"{self.url}/{name}/{file}" for file in self.checkpoint(name)["files"]]
+        [sample] = run([str(self.programs["ceiling"]), *options, *urls])
+        self._check_bytes(sample, self.file_bytes(name))
+        return sample
+
+    def read_loop(self, name: str, folder: pathlib.Path, *options: str) -> Sample:
+        files = [str(folder / name / file) for file in self.checkpoint(name, folder)["files"]]
+        [sample] = run([str(self.programs["ceiling"]), "--read", *options, *files])
+        self._check_bytes(sample, self.file_bytes(name))
+        return sample
+
+    def _uri(self, name: str, folder: pathlib.Path | None) -> str:
+        return str(folder / name) if folder is not None else f"{self.url}/{name}"
+
+    def _check_tensors(self, name: str, sample: Sample) -> None:
+        expected = self.checkpoint(name)
+        if sample.number("tensors") != expected["tensors"]:
+            raise RunError(f"expected {expected['tensors']} tensors: {sample.stats}")
+        self._check_bytes(sample, expected["tensor_bytes"])
+
+    @staticmethod
+    def _check_bytes(sample: Sample, expected: int) -> None:
+        if sample.bytes != expected:
+            raise RunError(f"expected {expected} bytes, got {sample.bytes}")

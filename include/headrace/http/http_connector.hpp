@@ -1,0 +1,30 @@
+#pragma once
+
+#include <headrace/base/result.hpp>
+#include <headrace/coro/task.hpp>
+#include <headrace/http/http_origin.hpp>
+#include <headrace/io/byte_stream.hpp>
+
+#include <memory>
+#include <string_view>
+
+namespace headrace {
+
+/// How a pool comes to a connection: plain TCP now (`tcp_connector`); TLS and tunnels through
+/// proxies take its place or wrap it.
+///
+/// Threads: the loop's own.
+class http_connector {
+ public:
+  virtual ~http_connector() = default;
+
+  /// A stream on which requests to `origin` may be sent. Errors: `connect_error`, `timeout`,
+  /// `unsupported` (a scheme it does not speak), `cancelled`; they name the origin.
+  [[nodiscard]] virtual task<result<std::unique_ptr<byte_stream>>> connect(http_origin origin) = 0;
+
+  /// `peer`, as `byte_stream::peer()` tells it, was of no use: if there are others, they come first
+  /// for a while.
+  virtual void avoid(std::string_view peer) = 0;
+};
+
+}  // namespace headrace

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <headrace/coro/executor.hpp>
+#include <headrace/io/operation.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <thread>
+
+namespace headrace {
+
+class blocking_pool;
+
+/// How a loop talks to the kernel.
+enum class io_backend : std::uint8_t { automatic, uring, epoll };
+
+/// `uring`, `epoll`, `auto`.
+[[nodiscard]] std::string_view to_string(io_backend backend) noexcept;
+
+/// What the environment variable `HEADRACE_IO` says: `uring`, `epoll`, `auto`; automatic where it is not set. Anything else is
+/// `invalid_request`.
+[[nodiscard]] result<io_backend> io_backend_from_environment();
+
+/// The backend that `automatic` means on this machine: io_uring where the kernel gives a ring, epoll where it is refused (the default seccomp
+/// profiles of container runtimes, gVisor, `kernel.io_uring_disabled`). Logged once a process.
+[[nodiscard]] io_backend resolve_backend(io_backend wanted);
+
+namespace detail {
+class io_engine;
+}
+
+/// A loop: sockets, files, timers and posted work of one thread, over io_uring or epoll.
+///
+/// Created, run and destroyed on its own thread; `post` and `stop` alone are safe from any thread. Everything that was started on it must be
+/// finished before it is destroyed.
+///
+///     io_context loop;
+///     async_scope scope;
+///     scope.spawn(loop, serve(loop));
+///     loop.run();                       // until stop()
+class io_context final : public executor, public timer_service {
+ public:
+  struct options {
+    io_backend backend = io_backend::automatic;
+    blocking_pool* helpers = nullptr;  ///< Reads files under epoll, which has no asynchronous ones; must outlive the loop.
+  };
+
+  explicit io_context(options given);
+  ~io_context();
+  io_context(const io_context&) = delete;
+  io_context& operator=(const io_context&) = delete;
+
+  /// Runs until `stop` is called. Waits nowhere but in the kernel's ring or in epoll.
+  void run();
+
+  /// Makes `run` return soon; one that begins later returns at once. Threads: any.
+  void stop() noexcept;
+
+  /// Threads: any.
+  void post(work_item& item) noexcept override;
+
+  [[nodiscard]] timer_service* timers() noexcept override { return this; }
+  void start_timer(timer_item& item, steady_time deadline) override {
+    HEADRACE_ASSERT(on_this_thread());
+    timers_.start(item, deadline);
+  }
+  void cancel_timer(timer_item& item) noexcept override {
+    HEADRACE_ASSERT(!item.pending() || on_this_thread());
+    timers_.cancel(item);
+  }
+  [[nodiscard]] steady_time now() const noexcept override { return real_clock().now(); }
+
+  [[nodiscard]] io_backend backend() const noexcept { return backend_; }
+  [[nodiscard]] blocking_pool* helpers() const noexcept { return helpers_; }
+
+  /// Whether the caller is on the loop's thread.
+  [[nodiscard]] bool on_this_thread() const noexcept { return std::this_thread::get_id() == thread_; }
+
+  /// Flags for `socket(2)` and `accept4(2)` that the backend needs.
+  [[nodiscard]] int socket_flags() const noexcept;
+
+  /// The backend behind this loop; for the io room alone.
+  [[nodiscard]] detail::io_engine& engine() noexcept { return *engine_; }
+
+ private:
+  bool run_posted();
+
+  const std::thread::id thread_ = std::this_thread::get_id();
+  io_backend backend_;
+  blocking_pool* helpers_;
+  std::unique_ptr<detail::io_engine> engine_;
+  timer_queue timers_;
+  work_queue local_;                          ///< posted by the loop's own thread
+  std::atomic<work_item*> remote_{nullptr};   ///< posted by others: a stack, newest first
+  std::atomic<unsigned> posting_{0};          ///< other threads inside `post`
+  bool stopping_ = false;
+  struct stop_item;
+  std::unique_ptr<stop_item> stop_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <headrace/base/sizes.hpp>
+#include <headrace/io/io_context.hpp>
+
+#include <cstddef>
+#include <memory>
+
+namespace headrace {
+
+namespace detail {
+class runtime_state;
+}
+
+struct runtime_options {
+  unsigned threads = 0;                                ///< Loops, one thread each; 0: half the cores, at least 1, at most 8.
+  io_backend backend = io_backend::automatic;          ///< `HEADRACE_IO` decides where this does not.
+  std::size_t idle_memory = 256_MiB;                   ///< Warm memory kept from one stream to the next.
+};
+
+/// The engine: loops, connections, memory. Make one for a process, or use `shared()`.
+///
+/// Starts its threads at the first use, none before. Its threads block all signals. The destructor stops what still runs, waits for it and
+/// joins: the one destructor that waits. Streams that are open then end with `cancelled`; tensors live on.
+/// Threads: any.
+///
+///     headrace::runtime runtime;
+///     headrace::model model = headrace::sync_wait(headrace::open(runtime, "s3://bucket/prefix"));
+class runtime {
+ public:
+  explicit runtime(runtime_options options = {});
+  ~runtime();
+  runtime(const runtime&) = delete;
+  runtime& operator=(const runtime&) = delete;
+
+  /// The process's own, made at the first call, never destroyed.
+  [[nodiscard]] static runtime& shared();
+
+  /// What talks to the kernel: never `automatic`.
+  [[nodiscard]] io_backend backend() const;
+
+  /// How many loops there are.
+  [[nodiscard]] unsigned threads() const noexcept;
+
+  [[nodiscard]] const std::shared_ptr<detail::runtime_state>& state() const noexcept { return state_; }
+
+ private:
+  std::shared_ptr<detail::runtime_state> state_;
+};
+
+}  // namespace headrace

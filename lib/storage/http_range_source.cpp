@@ -1,0 +1,270 @@
+#include <storage/http_range_source.hpp>
+
+#include <headrace/base/sizes.hpp>
+
+#include <storage/content_range.hpp>
+#include <storage/redirect.hpp>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace headrace {
+namespace {
+
+failure<attempt_failure> refuse(const http_answer& answer, errc kind, std::string why) {
+  return failure{attempt_failure{failure_class::fatal, error(kind, std::move(why), answer.context())}};
+}
+
+failure<attempt_failure> body_failed(const error& reason) {
+  const bool cut = reason.kind() == errc::truncated || reason.kind() == errc::connect_error;
+  return failure{attempt_failure{cut ? failure_class::body_cut : failure_class::fatal, reason}};
+}
+
+std::optional<content_range> content_range_of(const http_answer& answer) {
+  const auto field = answer.head.field("Content-Range");
+  return field ? parse_content_range(*field) : std::nullopt;
+}
+
+}  // namespace
+
+/// One range of one object, and how far it is.
+class http_range_source::range_exchange final : public http_exchange {
+ public:
+  /// `opening`: the size is not known, so `range` may reach beyond the end.
+  range_exchange(http_range_source& source, storage_loop& loop, const transfer& terms, byte_range range, range_sink& sink,
+                 bool opening)
+      : source_(source),
+        loop_(loop),
+        terms_(terms),
+        sink_(sink),
+        opening_(opening),
+        position_(range.begin),
+        end_(range.end()),
+        retries_({.retries = terms.limits.retries}, loop.random, nullptr, terms.limits.deadline) {}
+
+  [[nodiscard]] retry_state& retries() noexcept { return retries_; }
+  [[nodiscard]] bool more() const noexcept override { return position_ < end_; }
+
+  task<attempt_result> attempt(stall_watch& watch, bool fresh) override {
+    auto prepared = co_await prepare();
+    if (!prepared) co_return failure{attempt_failure{failure_class::fatal, prepared.error()}};
+    const http_origin origin = prepared->origin;
+    const std::string target = prepared->request.target;
+    auto answer = co_await ask(loop_, terms_, retries_, watch, std::move(*prepared), fresh);
+    if (!answer) co_return failure{answer.error()};
+    auto outcome = co_await receive(*answer, origin, target);
+    // A lease whose body was not consumed closes its connection: what is left of it belongs to nobody.
+    watch.release();
+    if (!outcome && watch.fired()) answer->lease.discard_and_avoid();
+    co_return outcome;
+  }
+
+ private:
+  task<result<addressed_request>> prepare() {
+    http_fields extra;
+    extra.emplace_back("Range", "bytes=" + std::to_string(position_) + "-" + std::to_string(end_ - 1));
+    const auto pinned = source_.pin();
+    if (pinned && pinned->strong_tag() != nullptr) extra.emplace_back("If-Match", pinned->strong_tag()->text());
+
+    const auto elsewhere = source_.redirection();
+    if (!elsewhere) {
+      auto made = co_await source_.store_->get(loop_, source_.name_, std::move(extra));
+      co_return made;
+    }
+    // Nothing of the store's goes along: no credentials, no fields of the user's.
+    addressed_request made{.origin = elsewhere->origin, .request = {}};
+    made.request.target = elsewhere->target;
+    made.request.host = elsewhere->origin.host_field();
+    made.request.fields = std::move(extra);
+    co_return made;
+  }
+
+  task<attempt_result> receive(http_answer& answer, const http_origin& origin, const std::string& target) {
+    const int status = answer.head.status();
+    if (status == 206) {
+      auto taken = co_await take_part(answer);
+      co_return taken;
+    }
+    if (status == 200) {
+      auto taken = co_await take_from_whole(answer);
+      co_return taken;
+    }
+    if (status == 416 && opening_ && !source_.pin()) {
+      auto found = find_empty(answer);
+      co_await drain(answer);
+      co_return found;
+    }
+    if (status >= 300 && status < 400 && !source_.store_->owns_redirect(answer.head)) {
+      auto followed = follow(answer, origin, target);
+      co_await drain(answer);
+      co_return followed;
+    }
+    // A signed address runs out; whoever handed it out makes a new one, once.
+    if ((status == 401 || status == 403 || status == 410) && !renewed_ && source_.redirection()) {
+      renewed_ = true;
+      source_.redirect(std::nullopt);
+      co_await drain(answer);
+      co_return again(answer);
+    }
+    auto refused = co_await refusal_of(*source_.store_, answer, source_.pin().has_value());
+    co_return failure{std::move(refused)};
+  }
+
+  /// 206: the range that was asked for, or the beginning of it.
+  task<attempt_result> take_part(http_answer& answer) {
+    const auto told = content_range_of(answer);
+    if (!told || !told->range || told->range->begin != position_ || told->range->end() > end_) {
+      co_return refuse(answer, errc::protocol_error, "the answer is not the range that was asked for");
+    }
+    if (!told->total) co_return refuse(answer, errc::protocol_error, "the server does not say how long the object is");
+    if (answer.head.content_length() && *answer.head.content_length() != told->range->size) {
+      co_return refuse(answer, errc::protocol_error, "the length of the answer is not that of its range");
+    }
+    auto same = source_.check_version(answer, *told->total);
+    if (!same) co_return same;
+    if (opening_) end_ = std::min(end_, *told->total);
+    auto taken = co_await take(*answer.lease, told->range->end());
+    co_return taken;
+  }
+
+  /// 200: the server does no ranges. Only where the length is known can the right bytes be told from the others.
+  task<attempt_result> take_from_whole(http_answer& answer) {
+    const auto total = answer.head.content_length();
+    if (!total) {
+      co_return refuse(answer, errc::protocol_error, "the server ignores ranges and does not say how long the object is");
+    }
+    auto same = source_.check_version(answer, *total);
+    if (!same) co_return same;
+    if (opening_) end_ = std::min(end_, *total);
+    auto skipped = co_await skip(*answer.lease, position_);
+    if (!skipped) co_return skipped;
+    auto taken = co_await take(*answer.lease, end_);
+    co_return taken;
+  }
+
+  /// 416 at the start: the object is empty, if its size says so.
+  attempt_result find_empty(const http_answer& answer) {
+    const auto told = content_range_of(answer);
+    if (told && told->total && *told->total != 0) {
+      return refuse(answer, errc::protocol_error, "the server refuses the first bytes of an object that has some");
+    }
+    auto same = source_.check_version(answer, 0);
+    if (same) end_ = 0;
+    return same;
+  }
+
+  attempt_result follow(const http_answer& answer, const http_origin& origin, const std::string& target) {
+    const auto location = answer.head.field("Location");
+    if (!location) return refuse(answer, errc::protocol_error, "a redirect that does not say where to");
+    auto resolved = resolve_redirect(origin, target, *location);
+    if (!resolved) return failure{attempt_failure{failure_class::fatal, resolved.error().with(answer.context())}};
+    source_.redirect(redirected{std::move(resolved->origin), std::move(resolved->target)});
+    return again(answer);
+  }
+
+  static attempt_result again(const http_answer& answer) {
+    return failure{attempt_failure{failure_class::fatal, error(errc::protocol_error, "redirected", answer.context()), {}, true}};
+  }
+
+  /// Receives what is missing up to `end` into the sink.
+  task<attempt_result> take(http_connection& from, std::uint64_t end) {
+    while (position_ < end) {
+      const buffer_sequence buffers = sink_.prepare(end - position_);
+      auto received = co_await from.receive_body(buffers);
+      if (!received) co_return body_failed(received.error());
+      if (*received == 0) co_return body_failed(error(errc::truncated, "the body ended early", {.peer = from.peer()}));
+      sink_.commit(*received);
+      position_ += *received;
+      retries_.received(*received);
+      terms_.statistics->bytes.fetch_add(*received, std::memory_order_relaxed);
+    }
+    if (position_ == end && !from.body_complete()) {
+      // The end of a chunked body has yet to be seen. (The rest of a whole object is not waited for: one receive at most.)
+      std::array<std::byte, 1> more{};
+      const iovec buffer = as_buffer(more);
+      auto received = co_await from.receive_body({&buffer, 1});
+      static_cast<void>(received);
+    }
+    co_return attempt_result();
+  }
+
+  static task<attempt_result> skip(http_connection& from, std::uint64_t size) {
+    std::vector<std::byte> unwanted(static_cast<std::size_t>(std::min<std::uint64_t>(size, 1_MiB)));
+    while (size > 0) {
+      const auto part = std::min<std::uint64_t>(size, unwanted.size());
+      const iovec buffer = as_buffer(std::span(unwanted).first(static_cast<std::size_t>(part)));
+      auto received = co_await from.receive_body({&buffer, 1});
+      if (!received) co_return body_failed(received.error());
+      if (*received == 0) co_return body_failed(error(errc::truncated, "the body ended early", {.peer = from.peer()}));
+      size -= *received;
+    }
+    co_return attempt_result();
+  }
+
+  http_range_source& source_;
+  storage_loop& loop_;
+  const transfer& terms_;
+  range_sink& sink_;
+  const bool opening_;
+  std::uint64_t position_;  // the first byte that has not arrived
+  std::uint64_t end_;
+  bool renewed_ = false;    // a redirect has run out and was asked for again
+  retry_state retries_;
+};
+
+http_range_source::http_range_source(std::shared_ptr<http_object_store> store, std::string name)
+    : store_(std::move(store)), name_(std::move(name)), uri_(store_->uri_of(name_)) {}
+
+task<result<std::size_t>> http_range_source::open(storage_loop& loop, const transfer& terms, std::span<std::byte> into) {
+  buffer_sink sink(into);
+  const byte_range range{0, into.size()};
+  range_exchange wanted(*this, loop, terms, range, sink, true);
+  auto done = co_await attempt_until_done(loop, terms, wanted.retries(), wanted, {.uri = uri_, .range = range});
+  if (!done) co_return failure{done.error()};
+  co_return sink.filled();
+}
+
+task<result<void>> http_range_source::read(storage_loop& loop, const transfer& terms, byte_range range, range_sink& sink) {
+  range_exchange wanted(*this, loop, terms, range, sink, false);
+  auto done = co_await attempt_until_done(loop, terms, wanted.retries(), wanted, {.uri = uri_, .range = range});
+  co_return done;
+}
+
+std::uint64_t http_range_source::size() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return pin_ ? pin_->size : 0;
+}
+
+std::optional<object_version> http_range_source::pin() const {
+  const std::lock_guard lock(mutex_);
+  return pin_;
+}
+
+attempt_result http_range_source::check_version(const http_answer& answer, std::uint64_t total) {
+  const object_version found = object_version::of(answer.head, total);
+  const std::lock_guard lock(mutex_);
+  if (!pin_) {
+    pin_ = found;
+    return {};
+  }
+  const std::string difference = pin_->difference(found);
+  if (difference.empty()) return {};
+  return refuse(answer, errc::object_changed, "the object changed while it was read (" + difference + "): load it again");
+}
+
+std::optional<http_range_source::redirected> http_range_source::redirection() const {
+  const std::lock_guard lock(mutex_);
+  return redirected_;
+}
+
+void http_range_source::redirect(std::optional<redirected> to) {
+  const std::lock_guard lock(mutex_);
+  redirected_ = std::move(to);
+}
+
+std::shared_ptr<range_source> http_object_store::source(std::string_view name) {
+  return std::make_shared<http_range_source>(shared_from_this(), std::string(name));
+}
+
+}  // namespace headrace

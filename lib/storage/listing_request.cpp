@@ -1,0 +1,65 @@
+#include <storage/listing_request.hpp>
+
+#include <storage/http_attempts.hpp>
+
+namespace headrace {
+namespace {
+
+class text_exchange final : public http_exchange {
+ public:
+  text_exchange(storage_loop& loop, const transfer& terms, http_object_store& store, text_request wanted)
+      : loop_(loop),
+        terms_(terms),
+        store_(store),
+        wanted_(std::move(wanted)),
+        retries_({.retries = terms.limits.retries}, loop.random, nullptr, terms.limits.deadline) {}
+
+  [[nodiscard]] retry_state& retries() noexcept { return retries_; }
+  [[nodiscard]] std::string& text() noexcept { return text_; }
+  [[nodiscard]] bool more() const noexcept override { return false; }
+
+  task<attempt_result> attempt(stall_watch& watch, bool fresh) override {
+    auto prepared = co_await wanted_.make(store_, loop_, wanted_.argument);
+    if (!prepared) co_return failure{attempt_failure{failure_class::fatal, prepared.error()}};
+    auto answer = co_await ask(loop_, terms_, retries_, watch, std::move(*prepared), fresh);
+    if (!answer) co_return failure{answer.error()};
+    auto outcome = co_await receive(*answer);
+    watch.release();
+    if (!outcome && watch.fired()) answer->lease.discard_and_avoid();
+    co_return outcome;
+  }
+
+ private:
+  task<attempt_result> receive(http_answer& answer) {
+    if (answer.head.status() != 200) {
+      auto refused = co_await refusal_of(store_, answer, false);
+      co_return failure{std::move(refused)};
+    }
+    auto body = co_await answer.lease->read_text(wanted_.limit);
+    if (!body) {
+      const bool cut = body.error().kind() == errc::truncated || body.error().kind() == errc::connect_error;
+      co_return failure{attempt_failure{cut ? failure_class::body_cut : failure_class::fatal, body.error()}};
+    }
+    text_ = std::move(*body);
+    co_return attempt_result();
+  }
+
+  storage_loop& loop_;
+  const transfer& terms_;
+  http_object_store& store_;
+  const text_request wanted_;
+  retry_state retries_;
+  std::string text_;
+};
+
+}  // namespace
+
+task<result<std::string>> fetch_text(storage_loop& loop, const transfer& terms, http_object_store& store, std::string about,
+                                     text_request wanted) {
+  text_exchange exchange(loop, terms, store, std::move(wanted));
+  auto done = co_await attempt_until_done(loop, terms, exchange.retries(), exchange, {.uri = std::move(about)});
+  if (!done) co_return failure{done.error()};
+  co_return std::move(exchange.text());
+}
+
+}  // namespace headrace

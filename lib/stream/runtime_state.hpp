@@ -1,0 +1,90 @@
+#pragma once
+
+#include <headrace/coro/async_scope.hpp>
+#include <headrace/http/http_pool.hpp>
+#include <headrace/http/tcp_connector.hpp>
+#include <headrace/io/blocking_pool.hpp>
+#include <headrace/io/io_context.hpp>
+#include <headrace/io/resolver.hpp>
+#include <headrace/memory/host_pool.hpp>
+#include <headrace/storage/transfer.hpp>
+#include <headrace/stream/runtime.hpp>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace headrace::detail {
+
+/// What one loop offers: made and destroyed on its thread.
+class loop_services {
+ public:
+  loop_services(io_context::options given, token_buckets& buckets, random_source& random)
+      : context_(given), names_(context_), connector_(context_, names_), connections_(context_, connector_),
+        storage_{context_, connections_, buckets, random} {}
+
+  [[nodiscard]] io_context& context() noexcept { return context_; }
+  [[nodiscard]] storage_loop& storage() noexcept { return storage_; }
+
+ private:
+  io_context context_;
+  resolver names_;
+  tcp_connector connector_;
+  http_pool connections_;
+  storage_loop storage_;
+};
+
+/// The runtime behind its handle. Models and streams share it; once `stop` has been called it starts nothing any more.
+class runtime_state {
+ public:
+  explicit runtime_state(runtime_options options);
+  runtime_state(const runtime_state&) = delete;
+  runtime_state& operator=(const runtime_state&) = delete;
+  ~runtime_state() { stop(); }
+
+  /// Starts the loops at the first call. Throws `cancelled` after `stop`, `unsupported` where the backend cannot be had. Threads: any.
+  void start();
+
+  /// Stops everything, waits, joins. Not on a loop. A second call does nothing.
+  void stop() noexcept;
+
+  [[nodiscard]] unsigned threads() const noexcept { return threads_; }
+  [[nodiscard]] io_backend backend() const noexcept { return backend_; }
+
+  /// A loop; started ones only.
+  [[nodiscard]] loop_services& loop(std::size_t number) noexcept { return *loops_[number % loops_.size()]->services; }
+
+  /// The loops in turn, for work that needs one.
+  [[nodiscard]] loop_services& next_loop() noexcept { return loop(turn_.fetch_add(1, std::memory_order_relaxed)); }
+
+  /// Streams run here, so that `stop` can wait for them.
+  [[nodiscard]] async_scope& streams() noexcept { return streams_; }
+
+  [[nodiscard]] host_pool& memory() noexcept { return memory_; }
+
+ private:
+  struct running_loop {
+    std::thread thread;
+    loop_services* services = nullptr;  ///< On the thread's stack.
+  };
+
+  void start_loop(running_loop& started);
+
+  const unsigned threads_;
+  const io_backend backend_;
+  const std::unique_ptr<random_source> random_ = make_random_source();
+  token_buckets buckets_;
+  host_pool memory_;
+  blocking_pool helpers_;
+  async_scope streams_;
+
+  std::mutex mutex_;
+  bool started_ = false;
+  bool stopped_ = false;
+  std::vector<std::unique_ptr<running_loop>> loops_;
+  std::atomic<std::size_t> turn_{0};  // relaxed: any spread will do
+};
+
+}  // namespace headrace::detail

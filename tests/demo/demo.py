@@ -1,0 +1,152 @@
+"""`./run demo`: a real model from a real S3 server on this machine, each tensor checked.
+
+Starts SeaweedFS on loopback with keys of its own, uploads all-MiniLM-L6-v2, streams it with the headrace program and
+compares every tensor's SHA-256 with what the `safetensors` package reads from the file. Arguments after `--` go to
+`headrace stream`.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import safetensors
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "servers"))
+
+from child_process import ServerError  # noqa: E402
+from seaweedfs import SeaweedFS  # noqa: E402
+from server_fixtures import minilm_folder  # noqa: E402
+from uploader import S3Error  # noqa: E402
+
+URI = "s3://models/minilm"
+
+
+class DemoFailed(Exception):
+    """What went wrong, in a line for the user."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./run demo", description="Streams a real model from a real S3 server.")
+    parser.add_argument("--cli", type=Path, default=Path("build/cli/headrace"), help="the headrace program")
+    parser.add_argument("arguments", nargs="*", help="further arguments of `headrace stream`, after --")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        demo(options.cli.absolute(), options.arguments)
+    except (DemoFailed, ServerError, S3Error, OSError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def demo(cli: Path, arguments: list[str]) -> None:
+    if not os.access(cli, os.X_OK):
+        raise DemoFailed(f"{cli} is not there: ./run build makes it")
+    model = minilm_folder()
+    say("starting an S3 server (SeaweedFS) on loopback")
+    with SeaweedFS() as server:
+        say(f"  {server.endpoint}, pid {server.pid}")
+        client = server.client()
+        began = time.monotonic()
+        client.create_bucket("models")
+        size = client.put_folder("models", "minilm", model)
+        say(f"uploaded all-MiniLM-L6-v2 to {URI}: {size / 1e6:.1f} MB in {time.monotonic() - began:.1f} s")
+        say(f"headrace stream {URI} --digest")
+        digests, stats = stream(cli, arguments, server)
+    say("stopped the server")
+    compare(digests, expected_digests(model))
+    say("every tensor equals what the safetensors package reads from the file")
+    print_table(stats)
+
+
+def stream(cli: Path, arguments: list[str], server: SeaweedFS) -> tuple[dict[str, str], dict]:
+    """Runs the program; its progress bar and messages go to our standard error. Returns digests by name, and figures."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder:
+        stats = Path(folder) / "stats.json"
+        command = [cli, "stream", URI, "--digest", "--stats", stats, *arguments]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**kept, **server.environment()})
+        try:
+            output, _ = child.communicate()
+        except BaseException as reason:
+            # Ctrl-C has reached the program too.
+            if not isinstance(reason, KeyboardInterrupt):
+                child.terminate()
+            try:
+                child.wait(5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            raise
+        if child.returncode != 0:
+            raise DemoFailed(f"headrace stream ended with status {child.returncode}")
+        try:
+            figures = json.loads(stats.read_text())
+        except (OSError, ValueError) as error:
+            raise DemoFailed(f"headrace stream wrote no usable statistics: {error}") from error
+    return parse_digests(output), figures
+
+
+def parse_digests(output: str) -> dict[str, str]:
+    digests = {}
+    for line in output.splitlines():
+        digest, separator, name = line.partition("  ")
+        if not separator or len(digest) != 64:
+            raise DemoFailed(f"not a digest line: {line!r}")
+        # Names with quotes, backslashes or control characters come JSON-quoted.
+        digests[json.loads(name) if name.startswith('"') else name] = digest
+    return digests
+
+
+def expected_digests(model: Path) -> dict[str, str]:
+    """The SHA-256 of each tensor's bytes, as the safetensors package reads them."""
+    digests = {}
+    for path in sorted(model.glob("*.safetensors")):
+        for name, tensor in safetensors.deserialize(path.read_bytes()):
+            digests.setdefault(name, hashlib.sha256(tensor["data"]).hexdigest())
+    return digests
+
+
+def compare(actual: dict[str, str], expected: dict[str, str]) -> None:
+    missing = sorted(expected.keys() - actual.keys())
+    unexpected = sorted(actual.keys() - expected.keys())
+    different = sorted(name for name in expected.keys() & actual.keys() if expected[name] != actual[name])
+    complaints = [
+        f"{what}: {len(names)}, the first is {names[0]!r}"
+        for what, names in (("missing tensors", missing), ("tensors that the file lacks", unexpected), ("tensors with other bytes", different))
+        if names
+    ]
+    if complaints or not expected:
+        raise DemoFailed("; ".join(complaints) or "the model has no tensors")
+
+
+def print_table(stats: dict) -> None:
+    rows = [
+        ("tensors", f"{stats['tensors']:,}"),
+        ("bytes", f"{stats['bytes']:,}"),
+        ("GB/s", f"{stats['gbps']:.2f}"),
+        ("requests", f"{stats['requests']:,}"),
+        ("peak memory", f"{stats['peak_rss_bytes'] / 2**20:.0f} MiB"),
+    ]
+    width = max(len(value) for _, value in rows)
+    print()
+    for name, value in rows:
+        print(f"  {name:<12} {value:>{width}}")
+    print(flush=True)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

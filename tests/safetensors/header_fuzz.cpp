@@ -1,0 +1,29 @@
+// libFuzzer target: any bytes are refused with `invalid_safetensors`, or give a header whose
+// tensors fill the file.
+//
+//     ninja -C build tests/safetensors/header_fuzz
+//     mkdir -p found && build/tests/safetensors/header_fuzz -max_total_time=60 found
+//     tests/safetensors/corpus/header
+
+#include <headrace/base/assert.hpp>
+#include <headrace/safetensors/header.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto parsed = headrace::parse_header(std::as_bytes(std::span(data, size)), size);
+  if (!parsed) {
+    HEADRACE_ASSERT(parsed.error().kind() == headrace::errc::invalid_safetensors);
+    return 0;
+  }
+  std::uint64_t end = 0;
+  for (const auto& tensor : parsed->tensors) {
+    HEADRACE_ASSERT(tensor.begin == end && tensor.end >= end);
+    end = tensor.end;
+  }
+  HEADRACE_ASSERT(parsed->size + end == size);
+  return 0;
+}

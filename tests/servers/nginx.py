@@ -1,0 +1,123 @@
+"""A static folder over HTTP: Debian's nginx on a loopback port, one worker, sendfile."""
+
+import http.client
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from child_process import ChildProcess, ServerError, find_binary, free_ports
+
+_CONFIG = """\
+{user}
+worker_processes 1;
+daemon off;
+pid "{state}/nginx.pid";
+error_log "{state}/error.log" warn;
+events {{ worker_connections 1024; }}
+http {{
+  {access_log}
+  client_body_temp_path "{state}/body";
+  proxy_temp_path "{state}/proxy";
+  fastcgi_temp_path "{state}/fastcgi";
+  uwsgi_temp_path "{state}/uwsgi";
+  scgi_temp_path "{state}/scgi";
+  default_type application/octet-stream;
+  sendfile on;
+  tcp_nodelay on;
+  keepalive_requests 10000000;
+  server {{
+    listen 127.0.0.1:{port} backlog=1024;
+    root "{root}";
+    autoindex off;
+    {extra}
+  }}
+}}
+"""
+
+
+class Nginx:
+    """Serves `root` at `url`, without a trailing slash.
+
+    with Nginx(folder) as server:
+        ... f"{server.url}/model.safetensors" ...
+
+    `extra` goes into the server block, e.g. "etag off;" or "limit_rate 1m;". With `access_log` the requests are listed
+    in the file of that name, one a line, after each has been answered.
+    """
+
+    def __init__(self, root: Path | str, *, extra: str = "", access_log: Path | None = None):
+        self.root = Path(root).resolve()
+        self.url = ""
+        self._extra = extra
+        self._access_log = access_log
+        self._state: Path | None = None
+        self._child: ChildProcess | None = None
+
+    def __enter__(self) -> "Nginx":
+        self.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The master's; the worker is its only child."""
+        return self._child.pid if self._child else 0
+
+    def start(self, *, limit: float = 20) -> None:
+        attempts = 3
+        for attempt in range(1, attempts + 1):
+            try:
+                self._start_once(limit)
+                return
+            except ServerError:
+                # Most likely another process took the port.
+                self.stop()
+                if attempt == attempts:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        if self._child:
+            self._child.stop()
+            self._child = None
+        if self._state:
+            shutil.rmtree(self._state, ignore_errors=True)
+            self._state = None
+
+    def _start_once(self, limit: float) -> None:
+        binary = find_binary("nginx")
+        self._state = Path(tempfile.mkdtemp(prefix="headrace-http-"))
+        (port,) = free_ports(1)
+        config = self._state / "nginx.conf"
+        config.write_text(
+            _CONFIG.format(
+                # As root the worker would become another user, who cannot read a private folder.
+                user="user root;" if os.geteuid() == 0 else "",
+                state=self._state,
+                port=port,
+                root=self.root,
+                access_log=f'access_log "{self._access_log}";' if self._access_log else "access_log off;",
+                extra=self._extra,
+            )
+        )
+        self.url = f"http://127.0.0.1:{port}"
+        self._child = ChildProcess(
+            [binary, "-p", self._state, "-c", config, "-e", self._state / "error.log"], log=self._state / "nginx.log"
+        )
+        self._child.wait_until(lambda: self._answers(port), limit=limit)
+
+    @staticmethod
+    def _answers(port: int) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("HEAD", "/")
+            return connection.getresponse().headers.get("Server", "").startswith("nginx")
+        except OSError:
+            return False
+        finally:
+            connection.close()
