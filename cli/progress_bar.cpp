@@ -45,24 +45,26 @@ std::string line(const std::string& label, const progress& now, double rate, std
       now.total_bytes == 0
           ? 0
           : std::min(1.0, static_cast<double>(now.bytes) / static_cast<double>(now.total_bytes));
+  const auto total = static_cast<double>(now.total_bytes);
   const std::string percent =
       label + right_aligned(std::to_string(static_cast<int>(fraction * 100)), 3) + "%";
-  const std::string speed = right_aligned(decimal_size(rate), 7) + "/s";
-  const std::string done = right_aligned(decimal_size(static_cast<double>(now.bytes)), 7) + " / " +
-                           decimal_size(static_cast<double>(now.total_bytes));
+  const std::string sizes = "  " + right_aligned(decimal_size(static_cast<double>(now.bytes)), 7) +
+                            " / " + decimal_size(total);
+  const std::string speed = "  " + right_aligned(decimal_size(rate), 7) + "/s";
   const std::string left =
-      time_left(now.total_bytes - std::min(now.bytes, now.total_bytes), rate) + " left";
+      "  " + time_left(now.total_bytes - std::min(now.bytes, now.total_bytes), rate) + " left";
 
-  const std::string full = "  " + done + "  " + speed + "  " + left;
+  const std::string full = sizes + speed + left;
   const std::size_t beside = percent.size() + full.size() + 3;
   if (columns >= beside + narrowest_bar) {
     return percent + " " + bar(fraction, std::min(columns - beside, widest_bar)) + full;
   }
-  for (const auto& text :
-       {percent + full, percent + "  " + speed + "  " + left, percent + "  " + speed, percent}) {
-    if (text.size() <= columns) return text;
-  }
-  return {};
+  const std::string without_sizes = percent + speed;
+  const std::array<std::string, 4> forms = {percent + full, without_sizes + left, without_sizes,
+                                            percent};
+  const auto fitting = std::find_if(forms.begin(), forms.end(),
+                                    [columns](const auto& text) { return text.size() <= columns; });
+  return fitting == forms.end() ? "" : *fitting;
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ void run_stream(const stream_arguments& arguments, std::stop_token stop) {
     // whatever becomes of the trace.
     try {
       write_file(arguments.trace_file, events->to_json());
-    } catch (const std::exception&) {
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): see above
     }
     throw;
   }

@@ -1,6 +1,6 @@
 #include <headrace/io/blocking_pool.hpp>
 
-#include <io/thread.hpp>
+#include <headrace/io/thread.hpp>
 
 #include <system_error>
 

@@ -1,5 +1,7 @@
 #include <headrace/io/blocking_pool.hpp>
 
+#include <headrace/io/inherited.hpp>
+
 #include <io/engine.hpp>
 
 #include <poll.h>
@@ -50,10 +52,11 @@ class epoll_engine final : public io_engine {
       ::close(epoll_);
       throw system_failure({errno, std::system_category()}, "cannot watch an eventfd");
     }
+    inherited_descriptors::add(epoll_);
   }
   epoll_engine(const epoll_engine&) = delete;
   epoll_engine& operator=(const epoll_engine&) = delete;
-  ~epoll_engine() override { ::close(epoll_); }
+  ~epoll_engine() override { inherited_descriptors::close(epoll_); }
 
   int start(operation& started) override {
     if (started.kind() == operation_kind::read_file) {
@@ -89,10 +92,11 @@ class epoll_engine final : public io_engine {
     if (progressed || !attempts_.empty()) {
       limit = 0;
     } else if (until) {
+      const auto now = std::chrono::steady_clock::now();
       limit = 0;
-      if (*until != steady_time::min()) {
+      if (*until > now) {
         // Rounded up: waking a little late beats waking early and spinning.
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - std::chrono::steady_clock::now());
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - now);
         limit = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, INT_MAX));
       }
     }
@@ -127,7 +131,7 @@ class epoll_engine final : public io_engine {
     // Closing alone does not end the watch where a forked child still holds the same file: its events would point to
     // freed memory.
     if (closed->watched) static_cast<void>(::epoll_ctl(epoll_, EPOLL_CTL_DEL, closed->number, nullptr));
-    ::close(closed->number);
+    inherited_descriptors::close(closed->number);
     // An event of this round may still point to it.
     closed_.push_back(std::move(closed));
   }

@@ -2,6 +2,8 @@
 
 #include <headrace/base/log.hpp>
 
+#include <headrace/io/inherited.hpp>
+
 #include <io/engine.hpp>
 
 #include <sys/eventfd.h>
@@ -136,9 +138,10 @@ namespace detail {
 
 event_descriptor::event_descriptor() : number_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (number_ < 0) throw system_failure({errno, std::system_category()}, "cannot create an eventfd");
+  inherited_descriptors::add(number_);
 }
 
-event_descriptor::~event_descriptor() { ::close(number_); }
+event_descriptor::~event_descriptor() { inherited_descriptors::close(number_); }
 
 void event_descriptor::signal() const noexcept {
   const std::uint64_t one = 1;

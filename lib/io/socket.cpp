@@ -1,5 +1,7 @@
 #include <headrace/io/socket.hpp>
 
+#include <headrace/io/inherited.hpp>
+
 #include <io/engine.hpp>
 
 #include <fcntl.h>
@@ -22,6 +24,7 @@ void set_option(int number, int level, int name, int value) noexcept {
 std::unique_ptr<detail::descriptor> make_descriptor(int number) {
   auto made = std::make_unique<detail::descriptor>();
   made->number = number;
+  detail::inherited_descriptors::add(number);
   return made;
 }
 

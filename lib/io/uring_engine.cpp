@@ -1,3 +1,5 @@
+#include <headrace/io/inherited.hpp>
+
 #include <io/engine.hpp>
 
 #include <liburing.h>
@@ -29,7 +31,9 @@ class uring_engine final : public io_engine {
   uring_engine(const uring_engine&) = delete;
   uring_engine& operator=(const uring_engine&) = delete;
   ~uring_engine() override {
-    if (opened_) io_uring_queue_exit(&ring_);
+    if (!opened_) return;
+    inherited_descriptors::forget(ring_.ring_fd);
+    io_uring_queue_exit(&ring_);
   }
 
   /// Whether the kernel gave a ring: the newest set-up first, then what older kernels know.
@@ -44,6 +48,7 @@ class uring_engine final : public io_engine {
       if (opened == -EINVAL) continue;
       if (opened < 0) return false;
       opened_ = true;
+      inherited_descriptors::add(ring_.ring_fd);
       // 5.11: waiting with a timeout in the same system call. 5.5: NODROP. Older kernels get epoll.
       const unsigned needed = IORING_FEAT_EXT_ARG | IORING_FEAT_NODROP;
       return (parameters.features & needed) == needed;
@@ -68,12 +73,13 @@ class uring_engine final : public io_engine {
     if (!wake_armed_) arm_wake();
     if (!aside_.empty()) until = steady_time::min();
     io_uring_cqe* first = nullptr;
+    const auto now = std::chrono::steady_clock::now();
     if (!until) {
       io_uring_submit_and_wait(&ring_, 1);
-    } else if (const auto left = *until - std::chrono::steady_clock::now();
-               *until == steady_time::min() || left <= std::chrono::nanoseconds::zero()) {
+    } else if (*until <= now) {
       io_uring_submit_and_get_events(&ring_);
     } else {
+      const auto left = *until - now;
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
       __kernel_timespec limit{seconds.count(), (left - seconds).count()};
       io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr);
@@ -84,7 +90,9 @@ class uring_engine final : public io_engine {
 
   void wake() noexcept override { wake_event_.signal(); }
 
-  void release(std::unique_ptr<descriptor> closed) noexcept override { ::close(closed->number); }
+  void release(std::unique_ptr<descriptor> closed) noexcept override {
+    inherited_descriptors::close(closed->number);
+  }
 
   [[nodiscard]] int socket_flags() const noexcept override { return 0; }
 

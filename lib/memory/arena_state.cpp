@@ -66,11 +66,13 @@ constexpr std::size_t extents_for_one_cut = 4;
 
 // Opening and closing
 
-std::uint64_t arena_state::open(std::size_t limit, std::weak_ptr<release_listener> listener) {
+std::uint64_t arena_state::open(std::size_t limit, std::size_t largest_block,
+                                std::weak_ptr<release_listener> listener) {
   guard lock(mutex_);
   HEADRACE_ASSERT(!open_);
   open_ = true;
   limit_ = limit;
+  bound_ = std::max(limit, host_arena::footprint(largest_block));
   keep_ = 0;
   listener_ = std::move(listener);
   const auto opening = ++opening_;
@@ -107,7 +109,7 @@ void arena_state::drop_idle() noexcept {
 std::size_t arena_state::allowance() const noexcept {
   if (!open_) return keep_;
   const auto used = live_ + extra_;
-  return used < limit_ ? limit_ - used : 0;
+  return used < bound_ ? bound_ - used : 0;
 }
 
 bool arena_state::fits(std::uint64_t opening, std::size_t size) noexcept {

@@ -33,7 +33,8 @@ class arena_state : public std::enable_shared_from_this<arena_state> {
 
   /// Begins a stream; the number is the key to everything of its own, until `close`. Must be
   /// closed.
-  [[nodiscard]] std::uint64_t open(std::size_t limit, std::weak_ptr<release_listener> listener);
+  [[nodiscard]] std::uint64_t open(std::size_t limit, std::size_t largest_block,
+                                   std::weak_ptr<release_listener> listener);
   /// False where the stream had ended before.
   bool close(std::uint64_t opening) noexcept;
 
@@ -134,6 +135,7 @@ class arena_state : public std::enable_shared_from_this<arena_state> {
   bool armed_ = false;
   std::uint64_t opening_ = 0;
   std::size_t limit_ = 0;
+  std::size_t bound_ = 0;  ///< What live and idle bytes may come to together: the limit, or the largest block.
   std::size_t keep_ = 0;
   std::weak_ptr<release_listener> listener_;
   std::shared_ptr<arena_state>

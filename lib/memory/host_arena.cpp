@@ -12,11 +12,11 @@ namespace headrace {
 
 host_arena::host_arena(std::shared_ptr<detail::arena_state> state,
                        std::weak_ptr<detail::pool_state> pool, std::size_t limit,
-                       std::weak_ptr<release_listener> listener)
+                       std::size_t largest_block, std::weak_ptr<release_listener> listener)
     : state_(std::move(state)),
       pool_(std::move(pool)),
       limit_(limit),
-      opening_(state_->open(limit, std::move(listener))) {}
+      opening_(state_->open(limit, largest_block, std::move(listener))) {}
 
 host_arena::~host_arena() { close(); }
 

@@ -12,9 +12,10 @@ host_pool::host_pool(std::size_t idle_limit)
 host_pool::~host_pool() = default;
 
 std::shared_ptr<host_arena> host_pool::open(std::size_t limit,
-                                            std::weak_ptr<release_listener> listener) {
+                                            std::weak_ptr<release_listener> listener,
+                                            std::size_t largest_block) {
   return std::shared_ptr<host_arena>(
-      new host_arena(state_->take(), state_, limit, std::move(listener)));
+      new host_arena(state_->take(), state_, limit, largest_block, std::move(listener)));
 }
 
 void host_pool::trim() { state_->trim(); }

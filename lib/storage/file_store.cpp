@@ -61,13 +61,12 @@ class file_source final : public range_source {
       }
       // The size is part of the version: a file that ends early is another one.
       if (*count == 0) co_return failure{changed(where)};
+      // Before they are committed: a tensor that they complete is handed over at once.
+      const auto status = file_.status();
+      if (!status || !(file_version::of(*status) == version_)) co_return failure{changed(where)};
       sink.commit(*count);
       position += *count;
       terms.statistics->bytes.fetch_add(*count, std::memory_order_relaxed);
-    }
-    const auto status = file_.status();
-    if (!status || !(file_version::of(*status) == version_)) {
-      co_return failure{changed({.uri = path_, .range = range})};
     }
     co_return result<void>();
   }

@@ -62,12 +62,19 @@ failure_class classify_connect(errc kind) {
 }
 
 failure_class classify_send(const error& failed, const http_connection& connection) {
+  // The kernel's own timeout: a peer that has vanished.
+  if (failed.kind() == errc::timeout) return failure_class::connection_lost;
   if (failed.kind() != errc::connect_error) return failure_class::fatal;
   return !connection.fresh() && !connection.answer_started() ? failure_class::stale_connection
                                                              : failure_class::connection_lost;
 }
 
 }  // namespace
+
+failure_class classify_body(errc kind) noexcept {
+  const bool cut = kind == errc::truncated || kind == errc::connect_error || kind == errc::timeout;
+  return cut ? failure_class::body_cut : failure_class::fatal;
+}
 
 stall_watch::stall_watch(io_context& context, const transfer_limits& limits, std::stop_source& attempt)
     : timer_item(&fire), context_(context), limits_(limits), attempt_(attempt) {

@@ -81,6 +81,9 @@ struct http_answer {
 [[nodiscard]] task<result<http_answer, attempt_failure>> ask(storage_loop& loop, const transfer& terms, retry_state& retries,
                                                             stall_watch& watch, addressed_request asked, bool fresh);
 
+/// What a failure in a body of this kind means: broken off, by the peer or since it has vanished, or not to be tried again.
+[[nodiscard]] failure_class classify_body(errc kind) noexcept;
+
 /// The failure that a store's refusal is. Reads the body of `answer`.
 [[nodiscard]] task<attempt_failure> refusal_of(http_object_store& store, http_answer& answer, bool pinned);
 

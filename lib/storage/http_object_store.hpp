@@ -47,6 +47,12 @@ class http_object_store : public object_store, public std::enable_shared_from_th
   /// Whether a 301 or 307 is the store's own business (S3's regions) rather than a redirect to follow.
   [[nodiscard]] virtual bool owns_redirect(const http_response_head& head) const noexcept = 0;
 
+  /// The user's and the store's fields for a request that a redirect has led to `origin`: none but where that is the store's own.
+  [[nodiscard]] virtual http_fields fields_for(const http_origin& origin) const {
+    static_cast<void>(origin);
+    return {};
+  }
+
   [[nodiscard]] std::shared_ptr<range_source> source(std::string_view name) final;
 
   /// The URI of `name`, for messages.

@@ -17,8 +17,7 @@ failure<attempt_failure> refuse(const http_answer& answer, errc kind, std::strin
 }
 
 failure<attempt_failure> body_failed(const error& reason) {
-  const bool cut = reason.kind() == errc::truncated || reason.kind() == errc::connect_error;
-  return failure{attempt_failure{cut ? failure_class::body_cut : failure_class::fatal, reason}};
+  return failure{attempt_failure{classify_body(reason.kind()), reason}};
 }
 
 std::optional<content_range> content_range_of(const http_answer& answer) {
@@ -72,11 +71,12 @@ class http_range_source::range_exchange final : public http_exchange {
       auto made = co_await source_.store_->get(loop_, source_.name_, std::move(extra));
       co_return made;
     }
-    // Nothing of the store's goes along: no credentials, no fields of the user's.
+    // To another origin nothing of the store's goes along: no credentials, no fields of the user's.
     addressed_request made{.origin = elsewhere->origin, .request = {}};
     made.request.target = elsewhere->target;
     made.request.host = elsewhere->origin.host_field();
-    made.request.fields = std::move(extra);
+    made.request.fields = source_.store_->fields_for(elsewhere->origin);
+    made.request.fields.insert(made.request.fields.end(), extra.begin(), extra.end());
     co_return made;
   }
 
@@ -125,6 +125,7 @@ class http_range_source::range_exchange final : public http_exchange {
     if (!same) co_return same;
     if (opening_) end_ = std::min(end_, *told->total);
     auto taken = co_await take(*answer.lease, told->range->end());
+    if (taken && answer.head.chunked()) co_await see_the_end(*answer.lease);
     co_return taken;
   }
 
@@ -179,14 +180,15 @@ class http_range_source::range_exchange final : public http_exchange {
       retries_.received(*received);
       terms_.statistics->bytes.fetch_add(*received, std::memory_order_relaxed);
     }
-    if (position_ == end && !from.body_complete()) {
-      // The end of a chunked body has yet to be seen. (The rest of a whole object is not waited for: one receive at most.)
-      std::array<std::byte, 1> more{};
-      const iovec buffer = as_buffer(more);
-      auto received = co_await from.receive_body({&buffer, 1});
-      static_cast<void>(received);
-    }
     co_return attempt_result();
+  }
+
+  /// The end of a chunked body comes after its last byte. Only for the connection's sake: what was asked for is there.
+  static task<void> see_the_end(http_connection& from) {
+    std::array<std::byte, 1> more{};
+    const iovec buffer = as_buffer(more);
+    auto received = co_await from.receive_body({&buffer, 1});
+    static_cast<void>(received);
   }
 
   static task<attempt_result> skip(http_connection& from, std::uint64_t size) {

@@ -61,6 +61,10 @@ class http_store final : public http_object_store {
 
   [[nodiscard]] bool owns_redirect(const http_response_head&) const noexcept override { return false; }
 
+  [[nodiscard]] http_fields fields_for(const http_origin& origin) const override {
+    return origin == origin_ ? fields_ : http_fields();
+  }
+
  private:
   std::string location_;
   std::string location_base_;

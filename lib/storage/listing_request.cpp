@@ -36,10 +36,7 @@ class text_exchange final : public http_exchange {
       co_return failure{std::move(refused)};
     }
     auto body = co_await answer.lease->read_text(wanted_.limit);
-    if (!body) {
-      const bool cut = body.error().kind() == errc::truncated || body.error().kind() == errc::connect_error;
-      co_return failure{attempt_failure{cut ? failure_class::body_cut : failure_class::fatal, body.error()}};
-    }
+    if (!body) co_return failure{attempt_failure{classify_body(body.error().kind()), body.error()}};
     text_ = std::move(*body);
     co_return attempt_result();
   }

@@ -91,7 +91,8 @@ class s3_store final : public http_object_store {
     std::string region = said ? said->region : "";
     if (const auto field = head.field("x-amz-bucket-region")) region = *field;
     if (!region.empty() && (owns_redirect(head) || head.status() == 400 || head.status() == 403)) {
-      refusal.ask_again = move_to(region);
+      // A redirect to where we are by now: another request has learned the region meanwhile. The hop limit ends it otherwise.
+      refusal.ask_again = move_to(region) || (owns_redirect(head) && address().region == region);
     }
     return refusal;
   }

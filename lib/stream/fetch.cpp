@@ -182,6 +182,7 @@ async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
     // The end, a failure, or a stop: in any case nothing is left running when the consumer hears of it.
     self->abandon();
     co_await self->finished();
+    stream->running.reset();
     std::optional<error> failed;
     {
       const std::lock_guard lock(self->mutex_);
@@ -201,7 +202,8 @@ tensor fetch::make_tensor(std::uint32_t number) {
 
 void fetch::start() {
   runtime_->start();
-  arena_ = runtime_->memory().open(options_.memory_limit, weak_from_this());
+  arena_ = runtime_->memory().open(options_.memory_limit, weak_from_this(),
+                                      static_cast<std::size_t>(plan_.largest_tensor));
   speculative_ = model_->take_speculative();
   known_.assign(model_->sources.size(), 0);
   if (speculative_) {
@@ -224,10 +226,9 @@ void fetch::start() {
     std::erase_if(order_, std::not_fn(there));
     order_.insert(order_.end(), later.begin(), later.end());
   }
+  terms_ = model_->terms_from(real_clock().now());
+  runtime_->spawn([this](detail::loop_services&) { return run(shared_from_this()); });
   started_ = true;
-  auto& loop = runtime_->next_loop();
-  terms_ = model_->terms_from(loop.context().now());
-  runtime_->streams().spawn(loop.context(), run(shared_from_this()));
 }
 
 task<void> fetch::run(std::shared_ptr<fetch> self) {
@@ -236,21 +237,22 @@ task<void> fetch::run(std::shared_ptr<fetch> self) {
   std::stop_source late;
   {
     const std::stop_callback outer(given.stop, [&self] { self->abandon(); });
-    const std::stop_callback passed(late.get_token(), [&self] { self->workers_.request_stop(); });
+    const std::stop_callback passed(late.get_token(), [&self] { self->abandon(); });
     detail::deadline_timer timer(timers, late);
     if (self->terms_.limits.deadline) timers.start_timer(timer, *self->terms_.limits.deadline);
-    {
+    // Nothing is thrown beyond here: the consumer waits for the end, and other streams share the scope.
+    try {
       async_condition::wake_list woken;
       const std::lock_guard lock(self->mutex_);
       self->admit(woken);
       self->spawn_workers(self->concurrency_.wanted());
+    } catch (...) {
+      self->fail_with_exception();
     }
     try {
       co_await self->workers_.join();
-    } catch (const error& failed) {
-      self->fail(failed);
-    } catch (const std::exception& failed) {
-      self->fail(error(errc::internal, failed.what()));
+    } catch (...) {
+      self->fail_with_exception();
     }
     if (timer.fired()) {
       self->fail(error(errc::timeout,
@@ -259,7 +261,11 @@ task<void> fetch::run(std::shared_ptr<fetch> self) {
                        {.uri = self->model_->store->location()}));
     }
   }
-  self->report(true);
+  try {
+    self->report(true);
+  } catch (...) {
+    self->fail_with_exception();
+  }
   async_condition::wake_list woken;
   const std::lock_guard lock(self->mutex_);
   if (self->stopping_ && !self->failure_ && given.stop.stop_requested()) {
@@ -277,7 +283,7 @@ task<void> fetch::finished() {
 void fetch::abandon() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(stopping_, true)) return;
+    stopping_ = true;
   }
   workers_.request_stop();
 }
@@ -295,10 +301,30 @@ void fetch::fail(error reason) noexcept {
   workers_.request_stop();
 }
 
+void fetch::fail_with_exception() noexcept {
+  try {
+    throw;
+  } catch (const error& failed) {
+    fail(failed);
+  } catch (const std::bad_alloc&) {
+    fail(error(errc::out_of_memory, "no memory was left to keep track of the stream"));
+  } catch (const std::exception& failed) {
+    fail(error(errc::internal, failed.what()));
+  } catch (...) {
+    fail(error(errc::internal, "an exception of an unknown type"));
+  }
+}
+
 void fetch::memory_released() noexcept {
-  async_condition::wake_list woken;
-  const std::lock_guard lock(mutex_);
-  admit(woken);
+  // Called from within `drop_speculative`: the mutex is held, and admission goes on anyway.
+  if (dropping_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return;
+  try {
+    async_condition::wake_list woken;
+    const std::lock_guard lock(mutex_);
+    admit(woken);
+  } catch (...) {
+    fail_with_exception();
+  }
 }
 
 std::uint64_t fetch::longest_range() const noexcept {
@@ -308,9 +334,10 @@ std::uint64_t fetch::longest_range() const noexcept {
 }
 
 /// Whether the next tensor may be admitted. The first of a batch waits for room for a whole range: a stream whose memory comes back a tensor at a time
-/// would otherwise ask for a tensor at a time.
+/// would otherwise ask for a tensor at a time. Not where nothing is out that could come back.
 bool fetch::admissible(std::uint64_t size, bool first) {
-  const std::uint64_t wanted = first ? std::max(size, std::min(longest_range(), left_to_admit_)) : size;
+  const bool patient = first && arena_->usage().live > 0;
+  const std::uint64_t wanted = patient ? std::max(size, std::min(longest_range(), left_to_admit_)) : size;
   if (arena_->fits(wanted)) return true;
   if (speculative_ && host_arena::footprint(size) + speculative_->total() > options_.memory_limit) {
     drop_speculative();
@@ -324,7 +351,10 @@ void fetch::drop_speculative() {
   const auto total = speculative_->total();
   speculative_.reset();
   std::ranges::fill(known_, 0);
+  // May give a notice that was asked for earlier, and that would wait for the mutex held here.
+  dropping_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   arena_->uncharge(total);
+  dropping_.store(std::thread::id(), std::memory_order_relaxed);
 }
 
 void fetch::admit(async_condition::wake_list& woken) {
@@ -345,8 +375,9 @@ void fetch::admit(async_condition::wake_list& woken) {
         work_.notify_all(woken);
         return;
       }
-      const std::uint64_t there = prefill(number, *memory);
+      // Stored first: a block must not be dropped here, whatever throws.
       pending_[number].memory = std::move(*memory);
+      const std::uint64_t there = prefill(number, pending_[number].memory);
       pending_[number].missing.store(planned.size - there, std::memory_order_relaxed);
       left_to_admit_ -= planned.size;
       batch_bytes += planned.size - there;
@@ -404,9 +435,18 @@ void fetch::completed(std::span<const std::uint32_t> numbers) {
 void fetch::spawn_workers(unsigned wanted) {
   while (working_ < wanted) {
     auto& loop = runtime_->loop(spawned_);
-    workers_.spawn(loop.context(), work(loop, spawned_));
+    workers_.spawn(loop.context(), keep_failures(work(loop, spawned_)));
     ++spawned_;
     ++working_;
+  }
+}
+
+/// What a worker throws is kept before the scope stops the others: what they end with is not the reason.
+task<void> fetch::keep_failures(task<void> working) {
+  try {
+    co_await std::move(working);
+  } catch (...) {
+    fail_with_exception();
   }
 }
 
@@ -472,11 +512,15 @@ void fetch::range_done(std::uint64_t bytes) {
 void fetch::report(bool last) {
   if (!options_.on_progress) return;
   const std::int64_t now = real_clock().now().time_since_epoch().count();
-  std::int64_t due = next_report_.load(std::memory_order_relaxed);
-  if (!last && (now < due || !next_report_.compare_exchange_strong(
-                                 due, now + std::chrono::nanoseconds(report_interval).count(), std::memory_order_relaxed))) {
+  if (!last && now < next_report_.load(std::memory_order_relaxed)) return;
+  // One call at a time, so that the numbers never go back and the callback needs no lock of its own.
+  std::unique_lock lock(reporting_, std::defer_lock);
+  if (last) {
+    lock.lock();
+  } else if (!lock.try_lock() || now < next_report_.load(std::memory_order_relaxed)) {
     return;
   }
+  next_report_.store(now + std::chrono::nanoseconds(report_interval).count(), std::memory_order_relaxed);
   options_.on_progress({.bytes = std::min(bytes_arrived_.load(std::memory_order_relaxed), plan_.total_bytes),
                         .total_bytes = plan_.total_bytes,
                         .tensors = tensors_complete_.load(std::memory_order_relaxed),

@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 namespace headrace {
@@ -54,9 +55,12 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   void start();
   static task<void> run(std::shared_ptr<fetch> self);
   task<void> work(detail::loop_services& loop, unsigned number);
+  task<void> keep_failures(task<void> working);
   task<void> finished();
   void abandon() noexcept;
   void fail(error reason) noexcept;
+  /// With the exception that is being handled.
+  void fail_with_exception() noexcept;
 
   // With the mutex held.
   [[nodiscard]] bool exhausted() const noexcept { return next_ == order_.size() && ranges_.empty(); }
@@ -90,6 +94,7 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   std::uint64_t left_to_admit_ = 0;
   std::optional<detail::speculative_bytes> speculative_;
   std::vector<std::uint64_t> known_;  ///< By file: the size of its speculative bytes.
+  std::atomic<std::thread::id> dropping_{};  ///< Who is inside `drop_speculative`; compared with oneself alone.
   // Ranges.
   std::deque<detail::planned_range> ranges_;
   std::uint64_t queued_bytes_ = 0;
@@ -110,6 +115,7 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   std::atomic<std::uint64_t> bytes_arrived_{0};
   std::atomic<std::uint64_t> tensors_complete_{0};
   std::atomic<std::int64_t> next_report_{0};
+  std::mutex reporting_;
 };
 
 }  // namespace headrace

@@ -1,8 +1,7 @@
 #include <headrace/stream/model.hpp>
 
-#include <headrace/coro/with.hpp>
-
 #include <stream/fetch.hpp>
+#include <stream/hosted.hpp>
 #include <stream/model_state.hpp>
 
 namespace headrace {
@@ -34,20 +33,10 @@ async_generator<tensor> model::stream(stream_options options) const { return fet
 
 task<std::vector<std::byte>> model::read_file(std::string_view name) const {
   // Not a coroutine: what the name points to need not outlive this call.
-  struct reading {
-    static task<std::vector<std::byte>> run(std::shared_ptr<const detail::model_state> state, std::string name) {
-      state->runtime->start();
-      auto& loop = state->runtime->next_loop();
-      auto read = on(loop.context(), read_here(state, std::move(name), &loop));
-      if (state->options.deadline.count() > 0) {
-        auto bytes = co_await with_timeout(state->options.deadline, std::move(read));
-        co_return bytes;
-      }
-      auto bytes = co_await std::move(read);
-      co_return bytes;
-    }
-  };
-  return reading::run(state_, std::string(name));
+  return detail::hosted<std::vector<std::byte>>(
+      state_->runtime, [state = state_, name = std::string(name)](detail::loop_services& loop) {
+        return detail::within(state->options.deadline, read_here(state, name, &loop));
+      });
 }
 
 model_statistics model::statistics() const noexcept {

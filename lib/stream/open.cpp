@@ -1,9 +1,9 @@
 #include <headrace/coro/async_scope.hpp>
-#include <headrace/coro/with.hpp>
 #include <headrace/safetensors/header.hpp>
 #include <headrace/safetensors/index.hpp>
 #include <headrace/stream/model.hpp>
 
+#include <stream/hosted.hpp>
 #include <stream/model_state.hpp>
 
 #include <algorithm>
@@ -185,13 +185,9 @@ task<model> open_checked(std::shared_ptr<detail::runtime_state> runtime, std::st
   state->terms.limits.stall_limit = options.stall_limit;
   state->terms.limits.retries = options.retries;
   state->options = std::move(options);
-  runtime->start();
-  auto& loop = runtime->next_loop();
-  auto opening = on(loop.context(), open_here(state, &loop));
-  if (state->options.deadline.count() > 0) {
-    auto opened = co_await with_timeout(state->options.deadline, std::move(opening));
-    co_return model(std::move(opened));
-  }
+  auto opening = detail::hosted<std::shared_ptr<detail::model_state>>(runtime, [state](detail::loop_services& loop) {
+    return detail::within(state->options.deadline, open_here(state, &loop));
+  });
   auto opened = co_await std::move(opening);
   co_return model(std::move(opened));
 }

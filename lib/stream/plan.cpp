@@ -56,8 +56,9 @@ result<std::vector<strided_run>> runs_of_slice(const tensor_info& info, byte_ran
   const auto whole_bytes = [bits_each](std::uint64_t elements) { return elements * bits_each % 8 == 0; };
   const auto in_bytes = [bits_each](std::uint64_t elements) { return elements * bits_each / 8; };
 
-  const std::uint64_t step = inner > 0 ? strides[inner - 1] : 0;
   const std::uint64_t repeats = inner > 0 ? slice[inner - 1].end - slice[inner - 1].begin : 1;
+  // A single run has no next one: where that would begin does not have to be a whole byte.
+  const std::uint64_t step = repeats > 1 ? strides[inner - 1] : run_elements;
   std::vector<strided_run> runs;
   for (;;) {
     if (!whole_bytes(first) || !whole_bytes(run_elements) || !whole_bytes(step)) {

@@ -2,7 +2,7 @@
 
 #include <headrace/coro/sync_wait.hpp>
 
-#include <io/thread.hpp>
+#include <headrace/io/thread.hpp>
 #include <stream/runtime_state.hpp>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void runtime_state::start() {
       start_loop(*loops_.back());
     }
   } catch (...) {
-    loops_.pop_back();
+    if (!loops_.empty()) loops_.pop_back();
     for (auto& loop : loops_) {
       loop->services->context().stop();
       loop->thread.join();
@@ -60,7 +60,7 @@ void runtime_state::start_loop(running_loop& started) {
   const std::string name = "headrace-" + std::to_string(loops_.size() - 1);
   started.thread = start_thread(name.c_str(), [this, &ready] {
     try {
-      loop_services services({.backend = backend_, .helpers = &helpers_}, buckets_, *random_);
+      loop_services services({.backend = backend_, .helpers = &*helpers_}, buckets_, *random_);
       ready.set_value(&services);
       services.context().run();
     } catch (...) {
@@ -91,6 +91,8 @@ void runtime_state::stop() noexcept {
     loop->services->context().stop();
     loop->thread.join();
   }
+  // Here, not with the state: models and tensors may keep that for long.
+  helpers_.reset();
 }
 
 }  // namespace detail

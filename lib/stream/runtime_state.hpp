@@ -13,6 +13,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -53,14 +54,18 @@ class runtime_state {
   [[nodiscard]] unsigned threads() const noexcept { return threads_; }
   [[nodiscard]] io_backend backend() const noexcept { return backend_; }
 
-  /// A loop; started ones only.
+  /// Has what `make(loop)` gives run on a loop, as a part of what `stop` stops and waits for. Throws `cancelled` after `stop`. Threads: any.
+  template <class Make>
+  void spawn(Make make) {
+    // Held over the posting: `stop` may otherwise end the loop in between.
+    const std::lock_guard lock(mutex_);
+    if (stopped_) throw error(errc::cancelled, "the runtime has been destroyed");
+    auto& chosen = next_loop();
+    streams_.spawn(chosen.context(), make(chosen));
+  }
+
+  /// A loop; started ones only, and only from what `spawn` has started.
   [[nodiscard]] loop_services& loop(std::size_t number) noexcept { return *loops_[number % loops_.size()]->services; }
-
-  /// The loops in turn, for work that needs one.
-  [[nodiscard]] loop_services& next_loop() noexcept { return loop(turn_.fetch_add(1, std::memory_order_relaxed)); }
-
-  /// Streams run here, so that `stop` can wait for them.
-  [[nodiscard]] async_scope& streams() noexcept { return streams_; }
 
   [[nodiscard]] host_pool& memory() noexcept { return memory_; }
 
@@ -71,14 +76,16 @@ class runtime_state {
   };
 
   void start_loop(running_loop& started);
+  /// The loops in turn, for work that needs one.
+  [[nodiscard]] loop_services& next_loop() noexcept { return loop(turn_.fetch_add(1, std::memory_order_relaxed)); }
 
   const unsigned threads_;
   const io_backend backend_;
   const std::unique_ptr<random_source> random_ = make_random_source();
   token_buckets buckets_;
   host_pool memory_;
-  blocking_pool helpers_;
-  async_scope streams_;
+  std::optional<blocking_pool> helpers_;
+  async_scope streams_;  ///< All that `stop` waits for: streams, and what `hosted` runs.
 
   std::mutex mutex_;
   bool started_ = false;

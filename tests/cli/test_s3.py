@@ -34,7 +34,8 @@ def test_options_lead_to_a_store_as_variables_do(headrace_once, bucket, small):
 
 
 @pytest.mark.parametrize(
-    "uri, kind", [("s3://cli/no/such/prefix", "not_found"), ("s3://cli/", "not_found"), ("s3://no-such-bucket/x", "not_found")]
+    "uri, kind",
+    [("s3://cli/no/such/prefix", "not_found"), ("s3://cli/", "invalid_request"), ("s3://no-such-bucket/x", "not_found")],
 )
 def test_what_is_not_in_the_store(headrace, bucket, uri, kind):
     outcome = headrace("stream", uri, environment=bucket.environment())

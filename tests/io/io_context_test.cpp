@@ -232,8 +232,11 @@ TEST_SUITE("unit") {
   TEST_CASE("a loop may end as soon as its last item has run, whoever still leaves post") {
     for (int round = 0; round < 500; ++round) {
       std::atomic<io_context*> made{nullptr};
-      std::thread owner([&made] {
+      std::thread owner([&made, round] {
         io_context loop({.backend = wanted()});
+        // Keeps the loop awake, so that it takes the stop without being woken.
+        endless_item endless(loop);
+        if (round % 2 == 0) loop.post(endless);
         made.store(&loop);
         loop.run();
       });

@@ -8,9 +8,26 @@
 
 #include <doctest/doctest.h>
 
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <initializer_list>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -59,6 +76,142 @@ bool contains(const std::vector<std::string>& all, std::string_view one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
+/// A name server on 127.0.0.1:53 that knows `four.test`, `both.test`, `silent.test` (never answers), `late.test` (answers only who asks
+/// again), and that all others do not exist.
+class name_server {
+ public:
+  name_server() : socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    const endpoint address = *endpoint::from_literal("127.0.0.1", 53);
+    REQUIRE(::bind(socket_.native(), address.data(), address.size()) == 0);
+    thread_ = std::thread([this] { serve(); });
+  }
+  name_server(const name_server&) = delete;
+  name_server& operator=(const name_server&) = delete;
+  ~name_server() {
+    const int self = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const test::raw_peer waker(self);
+    const endpoint address = *endpoint::from_literal("127.0.0.1", 53);
+    static_cast<void>(::sendto(self, "", 0, 0, address.data(), address.size()));
+    thread_.join();
+  }
+  [[nodiscard]] int asked() const noexcept { return asked_; }
+
+ private:
+  void serve() {
+    for (;;) {
+      std::array<unsigned char, 512> memory{};
+      sockaddr_storage from{};
+      socklen_t size = sizeof from;
+      const auto count = ::recvfrom(socket_.native(), memory.data(), memory.size(), 0,
+                                    reinterpret_cast<sockaddr*>(&from), &size);
+      if (count <= 0) return;
+      ++asked_;
+      const auto reply = answer({memory.begin(), memory.begin() + count});
+      if (reply.empty()) continue;
+      static_cast<void>(::sendto(socket_.native(), reply.data(), reply.size(), 0,
+                                 reinterpret_cast<const sockaddr*>(&from), size));
+    }
+  }
+
+  std::vector<unsigned char> answer(const std::vector<unsigned char>& question) {
+    std::string name;
+    std::size_t at = 12;
+    while (at < question.size() && question[at] != 0) {
+      const std::size_t label = question[at++];
+      name.append(question.begin() + static_cast<std::ptrdiff_t>(at),
+                  question.begin() + static_cast<std::ptrdiff_t>(at + label));
+      name += '.';
+      at += label;
+    }
+    const bool six = question.at(at + 2) == 28;
+    const auto end = at + 5;
+    if (name == "silent.test.") return {};
+    if (name == "late.test." && late_.insert(six).second) return {};
+    std::vector<unsigned char> reply(question.begin(), question.begin() + static_cast<std::ptrdiff_t>(end));
+    const bool known = name == "four.test." || name == "both.test." || name == "late.test.";
+    const bool found = six ? name == "both.test." : known;
+    reply[2] = 0x81;
+    reply[3] = known ? 0x80 : 0x83;
+    reply[7] = found ? 1 : 0;
+    reply[9] = reply[11] = 0;
+    if (!found) return reply;
+    const auto add = [&reply](std::initializer_list<unsigned char> bytes) {
+      reply.insert(reply.end(), bytes.begin(), bytes.end());
+    };
+    // The name again, the type, the class, a minute to live, and the address from the range for documentation.
+    add({0xc0, 12, 0, static_cast<unsigned char>(six ? 28 : 1), 0, 1, 0, 0, 0, 60});
+    if (six) {
+      add({0, 16, 0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7});
+    } else {
+      add({0, 4, 192, 0, 2, 7});
+    }
+    return reply;
+  }
+
+  test::raw_peer socket_;
+  std::atomic<int> asked_{0};
+  std::set<bool> late_;
+  std::thread thread_;
+};
+
+bool write_text(const char* path, const std::string& text) {
+  const int number = ::open(path, O_WRONLY | O_CLOEXEC);
+  if (number < 0) return false;
+  const bool written = ::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ::close(number);
+  return written;
+}
+
+/// A machine of our own, as far as names go: a network with nothing but loopback, and another resolv.conf.
+bool leave_the_machine(const char* configuration) {
+  const auto user = ::geteuid();
+  const auto group = ::getegid();
+  if (::unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS) != 0) return false;
+  static_cast<void>(write_text("/proc/self/setgroups", "deny"));
+  if (!write_text("/proc/self/uid_map", "0 " + std::to_string(user) + " 1")) return false;
+  if (!write_text("/proc/self/gid_map", "0 " + std::to_string(group) + " 1")) return false;
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  if (::mount(configuration, "/etc/resolv.conf", nullptr, MS_BIND, nullptr) != 0) return false;
+  const int number = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq loopback{};
+  std::strcpy(loopback.ifr_name, "lo");
+  loopback.ifr_flags = IFF_UP | IFF_RUNNING;
+  const bool up = ::ioctl(number, SIOCSIFFLAGS, &loopback) == 0;
+  ::close(number);
+  return up;
+}
+
+constexpr int not_allowed_here = 77;
+
+/// Runs this program again, on a machine whose name server is 127.0.0.1; gives its exit status.
+int run_with_name_server(const char* test_case) {
+  std::string configuration = (std::filesystem::temp_directory_path() / "headrace-resolver-test-XXXXXX").string();
+  const int number = ::mkstemp(configuration.data());
+  REQUIRE(number >= 0);
+  const std::string text = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
+  REQUIRE(::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  ::close(number);
+  const std::string chosen = std::string("--test-case=") + test_case;
+  // Not fork(): ThreadSanitizer starts a thread of its own in the child, and only a single thread may leave its namespaces.
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (!leave_the_machine(configuration.c_str())) ::_exit(not_allowed_here);
+    ::execl("/proc/self/exe", "test_io", chosen.c_str(), "--no-skip", "--minimal", static_cast<char*>(nullptr));
+    ::_exit(126);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  std::filesystem::remove(configuration);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+task<> count_found(resolver* by, int* found) {
+  const auto names = co_await resolve(by, "four.test", 80);
+  CHECK(names == std::vector<std::string>{"192.0.2.7:80"});
+  ++*found;
+}
+
 }  // namespace
 
 TEST_SUITE("unit") {
@@ -79,7 +232,7 @@ TEST_SUITE("unit") {
 
   TEST_CASE("what cannot be a name is a connect_error at once, and names the host") {
     resolving here;
-    for (const std::string host : {std::string(), std::string("a..b"), std::string("local\0host", 10),
+    for (const auto& host : {std::string(), std::string("a..b"), std::string("local\0host", 10),
                                    std::string(300, 'a'), std::string("two words")}) {
       CAPTURE(host);
       // A name server may be asked for some of them: then the stop is what ends it.
@@ -150,5 +303,63 @@ TEST_SUITE("unit") {
       stopper.join();
     }
     CHECK(test::open_descriptors() == before);
+  }
+
+  TEST_CASE("names are asked of a name server, and a stop of some does not lose the others") {
+    const int status = run_with_name_server("child: a name server of our own");
+    if (status == not_allowed_here) {
+      MESSAGE("no network of our own can be had here");
+      return;
+    }
+    CHECK(status == 0);
+  }
+
+  TEST_CASE("child: a name server of our own" * doctest::skip()) {
+    const name_server server;
+    resolving here;
+    resolver* const names = here.names.get();
+    CHECK(here.loop.run(resolve(names, "four.test", 80)) == std::vector<std::string>{"192.0.2.7:80"});
+    CHECK(server.asked() > 0);
+    const auto both = here.loop.run(resolve(names, "both.test", 443));
+    CHECK(both.size() == 2);
+    CHECK(contains(both, "192.0.2.7:443"));
+    CHECK(contains(both, "[2001:db8::7]:443"));
+    const auto missing = here.loop.run(failure_of(names, "missing.test"));
+    CHECK(missing.kind() == errc::connect_error);
+    CHECK(missing.message().find("missing.test") != std::string::npos);
+
+    // Its limit passes, and it is asked again.
+    CHECK(here.loop.run(resolve(names, "late.test", 80)) == std::vector<std::string>{"192.0.2.7:80"});
+    {
+      std::stop_source source;
+      const int before = server.asked();
+      std::thread stopper([&] {
+        while (server.asked() == before) std::this_thread::yield();
+        source.request_stop();
+      });
+      CHECK(here.loop.run(with_stop(source.get_token(), failure_of(names, "silent.test"))).kind() == errc::cancelled);
+      stopper.join();
+    }
+
+    // Whoever drives, and whoever is stopped: the others come to their end.
+    for (int round = 0; round < 100; ++round) {
+      CAPTURE(round);
+      std::vector<errc> kinds;
+      int found = 0;
+      async_scope stopped;
+      async_scope others;
+      for (int at = 0; at < 4; ++at) {
+        if (at % 2 == round % 2) stopped.spawn(here.loop.context(), fail_into(names, "silent.test", &kinds));
+        others.spawn(here.loop.context(), count_found(names, &found));
+        if (at % 2 != round % 2) stopped.spawn(here.loop.context(), fail_into(names, "silent.test", &kinds));
+      }
+      const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(round * 10);
+      while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      stopped.request_stop();
+      sync_wait(join(&stopped));
+      sync_wait(join(&others));
+      CHECK(found == 4);
+      CHECK(kinds == std::vector<errc>(4, errc::cancelled));
+    }
   }
 }

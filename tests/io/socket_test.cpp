@@ -485,8 +485,11 @@ TEST_SUITE("unit") {
       CHECK(loop.run(adopt_and_receive(&loop.context(), ends[0])) == "hello");
       sender.join();
     }
-    CHECK((loop.run(nonblocking_flag(&loop.context(), ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))) != 0) ==
-          (loop.context().backend() == io_backend::epoll));
+    for (const int flags : {0, static_cast<int>(SOCK_NONBLOCK)}) {
+      const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+      CHECK((loop.run(nonblocking_flag(&loop.context(), made)) != 0) ==
+            (loop.context().backend() == io_backend::epoll));
+    }
   }
 
   TEST_CASE("no descriptor left is an error of accept and of open, and passes") {

@@ -137,6 +137,13 @@ std::string answer_with(std::string_view object, const seen_request& request,
 
 class scripted_server::state {
  public:
+  /// What has happened so far.
+  struct history {
+    std::vector<seen_request> requests;
+    std::size_t connections = 0;
+    std::size_t open = 0;
+  };
+
   state(script answers, options given) : answers_(std::move(answers)), options_(std::move(given)) {
     std::promise<std::uint16_t> ready;
     auto port = ready.get_future();
@@ -162,18 +169,14 @@ class scripted_server::state {
   template <class Function>
   auto read(Function function) const {
     const std::lock_guard lock(mutex_);
-    return function(*this);
+    return function(history_);
   }
 
   template <class Condition>
   [[nodiscard]] bool wait_until(Condition condition) const {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, patience, [&] { return condition(*this); });
+    return changed_.wait_for(lock, patience, [&] { return condition(history_); });
   }
-
-  std::vector<seen_request> requests_;
-  std::size_t connections_ = 0;
-  std::size_t open_ = 0;
 
  private:
   struct connection {
@@ -209,8 +212,8 @@ class scripted_server::state {
       std::size_t index = 0;
       {
         const std::lock_guard lock(self->mutex_);
-        index = self->connections_++;
-        ++self->open_;
+        index = self->history_.connections++;
+        ++self->history_.open;
       }
       self->changed_.notify_all();
       connections.spawn(*loop, serve_one(self, std::move(*accepted), index));
@@ -226,7 +229,7 @@ class scripted_server::state {
       HEADRACE_ASSERT(stopped.kind() == errc::cancelled);
     }
     const std::lock_guard lock(self->mutex_);
-    --self->open_;
+    --self->history_.open;
     self->changed_.notify_all();
   }
 
@@ -240,8 +243,8 @@ class scripted_server::state {
       request->turn = client.turn++;
       {
         const std::lock_guard lock(self->mutex_);
-        request->number = self->requests_.size();
-        self->requests_.push_back(*request);
+        request->number = self->history_.requests.size();
+        self->history_.requests.push_back(*request);
       }
       self->changed_.notify_all();
       auto reaction = self->answers_(*request);
@@ -335,6 +338,7 @@ class scripted_server::state {
   mutable std::condition_variable changed_;
   async_condition signalled_;
   std::set<std::string> signals_;
+  history history_;
   std::thread thread_;
 };
 
@@ -351,29 +355,29 @@ std::string scripted_server::url(std::string_view path) const {
 }
 
 std::vector<seen_request> scripted_server::requests() const {
-  return state_->read([](const state& now) { return now.requests_; });
+  return state_->read([](const auto& now) { return now.requests; });
 }
 
 std::size_t scripted_server::connections() const {
-  return state_->read([](const state& now) { return now.connections_; });
+  return state_->read([](const auto& now) { return now.connections; });
 }
 
 std::size_t scripted_server::open_connections() const {
-  return state_->read([](const state& now) { return now.open_; });
+  return state_->read([](const auto& now) { return now.open; });
 }
 
 void scripted_server::signal(std::string name) { state_->signal(std::move(name)); }
 
 bool scripted_server::wait_for_requests(std::size_t count) const {
-  return state_->wait_until([count](const state& now) { return now.requests_.size() >= count; });
+  return state_->wait_until([count](const auto& now) { return now.requests.size() >= count; });
 }
 
 bool scripted_server::wait_for_connections(std::size_t count) const {
-  return state_->wait_until([count](const state& now) { return now.connections_ >= count; });
+  return state_->wait_until([count](const auto& now) { return now.connections >= count; });
 }
 
 bool scripted_server::wait_for_open_connections(std::size_t at_most) const {
-  return state_->wait_until([at_most](const state& now) { return now.open_ <= at_most; });
+  return state_->wait_until([at_most](const auto& now) { return now.open <= at_most; });
 }
 
 }  // namespace headrace::test

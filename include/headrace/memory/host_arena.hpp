@@ -46,7 +46,7 @@ struct memory_usage {
 ///
 /// What holds after each call but a drop, in bytes, footprints of blocks counted:
 ///
-///     live + extra + idle <= max(limit, live + extra)
+///     live + extra + idle <= max(limit, largest block, live + extra)
 ///
 /// A drop moves bytes from live to idle, so the sum never grows by it; what an oversized block
 /// leaves is trimmed by the next allocation, before that touches new pages. Only free bytes in
@@ -118,7 +118,7 @@ class host_arena {
   friend class host_pool;
 
   host_arena(std::shared_ptr<detail::arena_state> state, std::weak_ptr<detail::pool_state> pool,
-             std::size_t limit, std::weak_ptr<release_listener> listener);
+             std::size_t limit, std::size_t largest_block, std::weak_ptr<release_listener> listener);
 
   const std::shared_ptr<detail::arena_state> state_;
   const std::weak_ptr<detail::pool_state> pool_;

@@ -24,15 +24,18 @@ namespace headrace {
 ///     auto arena = pool.open(1_GiB, listener);
 class host_pool {
  public:
-  explicit host_pool(std::size_t idle_limit = 256_MiB);
+  explicit host_pool(std::size_t idle_limit = 512_MiB);
   host_pool(const host_pool&) = delete;
   host_pool& operator=(const host_pool&) = delete;
   ~host_pool();
 
   /// An arena for one stream, with warm memory of an ended one if there is any. `listener` is who
-  /// `notify_on_release` tells; it may be empty, and is not kept alive.
+  /// `notify_on_release` tells; it may be empty, and is not kept alive. `largest_block`: what the
+  /// stream is going to ask for at most, in bytes; where that is more than the limit, idle memory
+  /// may stay warm up to it, since the stream touches as much in any case.
   [[nodiscard]] std::shared_ptr<host_arena> open(std::size_t limit,
-                                                 std::weak_ptr<release_listener> listener = {});
+                                                 std::weak_ptr<release_listener> listener = {},
+                                                 std::size_t largest_block = 0);
 
   /// Returns all idle memory to the system, that of open arenas too.
   void trim();

@@ -15,7 +15,7 @@ class runtime_state;
 struct runtime_options {
   unsigned threads = 0;                                ///< Loops, one thread each; 0: half the cores, at least 1, at most 8.
   io_backend backend = io_backend::automatic;          ///< `HEADRACE_IO` decides where this does not.
-  std::size_t idle_memory = 256_MiB;                   ///< Warm memory kept from one stream to the next.
+  std::size_t idle_memory = 512_MiB;                   ///< Warm memory kept from one stream to the next.
 };
 
 /// The engine: loops, connections, memory. Make one for a process, or use `shared()`.
