@@ -32,8 +32,9 @@ class io_engine {
   /// Asks to end the operation early; its completion still follows, or has been called when this returns.
   virtual void cancel(operation& cancelled) noexcept = 0;
 
-  /// Submits what was started, waits for completions until `until` (empty: for ever; in the past: not at all) and delivers them.
-  virtual void wait(std::optional<steady_time> until) = 0;
+  /// Submits what was started, waits for completions until `until` (empty: for ever; in the past: not at all) and delivers them. Whether there
+  /// were any.
+  virtual bool wait(std::optional<steady_time> until) = 0;
 
   /// Ends a `wait`. Threads: any.
   virtual void wake() noexcept = 0;

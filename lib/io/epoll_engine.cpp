@@ -86,7 +86,7 @@ class epoll_engine final : public io_engine {
     cancelled.complete(-ECANCELED);
   }
 
-  void wait(std::optional<steady_time> until) override {
+  bool wait(std::optional<steady_time> until) override {
     const bool progressed = attempt();
     int limit = -1;
     if (progressed || !attempts_.empty()) {
@@ -120,8 +120,9 @@ class epoll_engine final : public io_engine {
       }
       if (target->writable && target->writing != nullptr) attempt_later(*target->writing);
     }
-    attempt();
+    const bool more = attempt();
     closed_.clear();
+    return progressed || more || count > 0;
   }
 
   void wake() noexcept override { wake_event_.signal(); }

@@ -79,9 +79,25 @@ void io_context::run() {
     const bool more = run_posted();
     timers_.run_due(now());
     if (stopping_) break;
-    engine_->wait(more || !local_.empty() ? std::optional(steady_time::min()) : timers_.next());
+    const bool posted = more || !local_.empty();
+    const bool spare = !idle_.empty();
+    const bool delivered = engine_->wait(posted || spare ? std::optional(steady_time::min()) : timers_.next());
+    // Work for idle times goes first only where it has waited long enough.
+    if (spare && ((!posted && !delivered && local_.empty()) || now() - idle_since_ > idle_patience)) run_idle();
   }
   stopping_ = false;
+}
+
+void io_context::post_when_idle(work_item& item) {
+  HEADRACE_ASSERT(on_this_thread());
+  if (idle_.empty()) idle_since_ = now();
+  idle_.push(item);
+}
+
+void io_context::run_idle() noexcept {
+  work_item* const item = idle_.pop();
+  item->run(*item);
+  idle_since_ = now();
 }
 
 bool io_context::run_posted() {

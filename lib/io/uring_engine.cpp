@@ -69,7 +69,7 @@ class uring_engine final : public io_engine {
     io_uring_sqe_set_data(entry, nullptr);
   }
 
-  void wait(std::optional<steady_time> until) override {
+  bool wait(std::optional<steady_time> until) override {
     if (!wake_armed_) arm_wake();
     if (!aside_.empty()) until = steady_time::min();
     io_uring_cqe* first = nullptr;
@@ -85,7 +85,7 @@ class uring_engine final : public io_engine {
       io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr);
     }
     // Errors of the calls above (EINTR, ETIME, EBUSY while completions wait) all mean: look at what is there, come again.
-    deliver();
+    return deliver();
   }
 
   void wake() noexcept override { wake_event_.signal(); }
@@ -189,7 +189,8 @@ class uring_engine final : public io_engine {
     }
   }
 
-  void deliver() {
+  bool deliver() {
+    bool any = !aside_.empty();
     // A resumed coroutine may set more aside: in that vector, not in the one that is walked.
     for (const auto& done : std::exchange(aside_, {})) deliver_one(done);
     std::array<completion, 128> batch;  // NOLINT: filled below
@@ -201,11 +202,12 @@ class uring_engine final : public io_engine {
         if (count == batch.size()) break;
         batch[count++] = {io_uring_cqe_get_data(entry), entry->res};
       }
-      if (count == 0) return;
+      if (count == 0) return any;
+      any = true;
       // Given back before anybody is resumed: a resumed coroutine may submit.
       io_uring_cq_advance(&ring_, count);
       for (unsigned at = 0; at < count; ++at) deliver_one(batch[at]);
-      if (count < batch.size()) return;
+      if (count < batch.size()) return any;
     }
   }
 

@@ -163,6 +163,54 @@ result<host_block> arena_state::allocate(std::uint64_t opening, std::size_t size
   return host_block(this, at.block, data, size);
 }
 
+std::size_t arena_state::warm_ahead(std::uint64_t opening, std::size_t size, std::size_t step) noexcept {
+  const auto wanted = host_arena::footprint(size) + alignment_of(size) - block_alignment;
+  guard lock(mutex_);
+  if (!is_open(opening) || warm_.largest() >= wanted) return 0;
+  const auto allowed = allowance();
+  if (idle_ >= allowed) return 0;
+  step = std::min(step, allowed - idle_);
+  try {
+    reserve_extents();
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  auto* const cold = first_cold_for(wanted);
+  if (cold == nullptr) return 0;
+  // Up to the end of a huge page: the kernel clears them whole.
+  const auto end = std::min(cold->end(), align_down(cold->begin + step, huge_page_size));
+  if (end <= cold->begin) return 0;
+  auto& part = cut(*cold, cold->begin, static_cast<std::size_t>(end - cold->begin));
+  part.state = extent_state::returning;
+  const auto touched = part.size;
+  auto* const data = part.data();
+  lock.unlock();
+  const bool resident = populate(data, touched);
+  lock.lock();
+  put_back(part, resident ? extent_state::warm : extent_state::cold);
+  // Others have used the room meanwhile, or the stream has ended.
+  if (idle_ > allowance()) trim(lock);
+  return resident ? touched : 0;
+}
+
+/// The first cold extent of the lowest run of free neighbours in which `size` bytes fit; null where there is none yet.
+extent* arena_state::first_cold_for(std::size_t size) noexcept {
+  auto* cold = cold_.first(1);
+  for (int looked_at = 0; cold != nullptr && looked_at < runs_looked_at; ++looked_at) {
+    auto* begin = cold;
+    while (is_free(begin->previous)) begin = begin->previous;
+    auto* last = cold;
+    auto* last_cold = cold;
+    while (is_free(last->next)) {
+      last = last->next;
+      if (is_cold(last)) last_cold = last;
+    }
+    if (last->end() - begin->begin >= size) return cold;
+    cold = extent_tree::following(*last_cold, 1);
+  }
+  return cold_.first(size);
+}
+
 void arena_state::charge(std::uint64_t opening, std::size_t size) noexcept {
   guard lock(mutex_);
   if (!is_open(opening)) return;

@@ -40,6 +40,7 @@ class arena_state : public std::enable_shared_from_this<arena_state> {
 
   [[nodiscard]] bool fits(std::uint64_t opening, std::size_t size) noexcept;
   [[nodiscard]] result<host_block> allocate(std::uint64_t opening, std::size_t size);
+  [[nodiscard]] std::size_t warm_ahead(std::uint64_t opening, std::size_t size, std::size_t step) noexcept;
   void charge(std::uint64_t opening, std::size_t size) noexcept;
   void uncharge(std::uint64_t opening, std::size_t size) noexcept;
   void notify_on_release(std::uint64_t opening) noexcept;
@@ -99,6 +100,7 @@ class arena_state : public std::enable_shared_from_this<arena_state> {
     bool ends_cold = false;
   };
   [[nodiscard]] placement place(std::size_t size) noexcept;
+  [[nodiscard]] extent* first_cold_for(std::size_t size) noexcept;
   [[nodiscard]] placement place_cold(std::size_t size, std::size_t alignment) noexcept;
   [[nodiscard]] placement take_run(extent& first, std::uint64_t begin, std::size_t size) noexcept;
   struct cold_rest {

@@ -35,6 +35,10 @@ result<host_block> host_arena::allocate(std::size_t size) {
   return state_->allocate(opening_, size);
 }
 
+std::size_t host_arena::warm_ahead(std::size_t size, std::size_t step) noexcept {
+  return state_->warm_ahead(opening_, size, step);
+}
+
 void host_arena::charge(std::size_t size) noexcept { state_->charge(opening_, size); }
 
 void host_arena::uncharge(std::size_t size) noexcept { state_->uncharge(opening_, size); }

@@ -87,4 +87,14 @@ void poison(const std::byte*, std::size_t) noexcept {}
 void unpoison(const std::byte*, std::size_t) noexcept {}
 #endif
 
+bool populate(std::byte* data, std::size_t size) noexcept {
+#ifdef MADV_POPULATE_WRITE
+  return ::madvise(data, size, MADV_POPULATE_WRITE) == 0;
+#else
+  static_cast<void>(data);
+  static_cast<void>(size);
+  return false;
+#endif
+}
+
 }  // namespace headrace::detail

@@ -40,7 +40,7 @@ class http_range_source::range_exchange final : public http_exchange {
         opening_(opening),
         position_(range.begin),
         end_(range.end()),
-        retries_({.retries = terms.limits.retries}, loop.random, nullptr, terms.limits.deadline) {}
+        retries_({.retries = terms.limits.retries, .shortest_pause = terms.limits.shortest_pause}, loop.random, nullptr, terms.limits.deadline) {}
 
   [[nodiscard]] retry_state& retries() noexcept { return retries_; }
   [[nodiscard]] bool more() const noexcept override { return position_ < end_; }

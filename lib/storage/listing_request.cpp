@@ -12,7 +12,7 @@ class text_exchange final : public http_exchange {
         terms_(terms),
         store_(store),
         wanted_(std::move(wanted)),
-        retries_({.retries = terms.limits.retries}, loop.random, nullptr, terms.limits.deadline) {}
+        retries_({.retries = terms.limits.retries, .shortest_pause = terms.limits.shortest_pause}, loop.random, nullptr, terms.limits.deadline) {}
 
   [[nodiscard]] retry_state& retries() noexcept { return retries_; }
   [[nodiscard]] std::string& text() noexcept { return text_; }

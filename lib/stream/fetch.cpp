@@ -14,6 +14,10 @@ namespace {
 /// All connections together have at most this much under way; also half of the stream's limit.
 constexpr std::uint64_t in_flight_limit = 256_MiB;
 constexpr std::uint64_t shortest_range = 1_MiB;
+constexpr std::uint64_t shortest_share = 2_MiB;
+
+/// Memory is warmed in steps of this: short enough that no connection waits for it.
+constexpr std::size_t warming_step = 2_MiB;
 
 /// Local reads under way: enough for the kernel's workers to copy on several cores, few enough to stay in warm memory.
 constexpr unsigned local_concurrency = 4;
@@ -116,8 +120,12 @@ fetch::fetch(std::shared_ptr<const detail::model_state> model, detail::stream_pl
   left_to_admit_ = plan_.total_bytes;
 }
 
-fetch::~fetch() {
-  if (arena_ != nullptr) arena_->close();
+fetch::~fetch() { free_memory(); }
+
+void fetch::free_memory() noexcept {
+  if (arena_ == nullptr || left_behind()) return;
+  arena_->close();
+  pending_.clear();
 }
 
 async_generator<tensor> fetch::stream(std::shared_ptr<const detail::model_state> model, stream_options options) {
@@ -131,6 +139,7 @@ task<void> fetch::close(std::shared_ptr<slot> stream) {
   if (stream->running == nullptr) co_return;
   stream->running->abandon();
   co_await stream->running->finished();
+  stream->running->free_memory();
   stream->running.reset();
 }
 
@@ -153,6 +162,7 @@ async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
 
   std::vector<std::uint32_t> batch;
   for (;;) {
+    if (self->left_behind()) throw error(errc::cancelled, "the stream began before this process was forked: begin another one");
     bool stopped = false;
     batch.clear();
     {
@@ -175,6 +185,7 @@ async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
       tensor delivered = self->make_tensor(number);
       delivered.exposed_ = true;
       co_yield delivered;
+      if (self->left_behind()) break;
       // Dropped here, before anything is waited for, unless the consumer has moved it out.
     }
     if (!stopped && !batch.empty()) continue;
@@ -182,6 +193,7 @@ async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
     // The end, a failure, or a stop: in any case nothing is left running when the consumer hears of it.
     self->abandon();
     co_await self->finished();
+    self->free_memory();
     stream->running.reset();
     std::optional<error> failed;
     {
@@ -200,8 +212,11 @@ tensor fetch::make_tensor(std::uint32_t number) {
   return {std::move(info), planned.shape, std::move(pending_[number].memory)};
 }
 
+bool fetch::is_large(std::uint64_t size) const noexcept { return size > options_.memory_limit / 4; }
+
 void fetch::start() {
   runtime_->start();
+  generation_ = runtime_->generation();
   arena_ = runtime_->memory().open(options_.memory_limit, weak_from_this(),
                                       static_cast<std::size_t>(plan_.largest_tensor));
   speculative_ = model_->take_speculative();
@@ -216,15 +231,19 @@ void fetch::start() {
     }
   }
   if (options_.order == delivery::completion) {
-    // What is there already goes first: the consumer has something to do while the first ranges are under way.
-    std::vector<std::uint32_t> later;
-    const auto there = [this](std::uint32_t number) {
+    // What is there already goes first: the consumer has something to do while the first ranges are under way. What takes a large part of the limit goes
+    // last: by then there is warm memory for it, and nobody has to wait behind it.
+    const auto turn = [this](std::uint32_t number) {
       const auto& planned = plan_.tensors[number];
-      return planned.runs.empty() || planned.runs.back().end() <= known_[planned.file];
+      if (planned.runs.empty() || planned.runs.back().end() <= known_[planned.file]) return 0;
+      return is_large(planned.size) ? 2 : 1;
     };
-    std::ranges::copy_if(order_, std::back_inserter(later), std::not_fn(there));
-    std::erase_if(order_, std::not_fn(there));
-    order_.insert(order_.end(), later.begin(), later.end());
+    std::vector<std::uint32_t> sorted;
+    sorted.reserve(order_.size());
+    for (const int now : {0, 1, 2}) {
+      std::ranges::copy_if(order_, std::back_inserter(sorted), [&](std::uint32_t number) { return turn(number) == now; });
+    }
+    order_ = std::move(sorted);
   }
   terms_ = model_->terms_from(real_clock().now());
   runtime_->spawn([this](detail::loop_services&) { return run(shared_from_this()); });
@@ -246,6 +265,8 @@ task<void> fetch::run(std::shared_ptr<fetch> self) {
       const std::lock_guard lock(self->mutex_);
       self->admit(woken);
       self->spawn_workers(self->concurrency_.wanted());
+      auto& loop = self->runtime_->loop(0);
+      self->workers_.spawn(loop.context(), self->keep_failures(self->warm_memory(loop)));
     } catch (...) {
       self->fail_with_exception();
     }
@@ -271,16 +292,21 @@ task<void> fetch::run(std::shared_ptr<fetch> self) {
   if (self->stopping_ && !self->failure_ && given.stop.stop_requested()) {
     self->failure_.emplace(errc::cancelled, "the runtime was destroyed during the stream");
   }
+  if (!self->stopping_ && !self->failure_ &&
+      self->tensors_complete_.load(std::memory_order_relaxed) != self->plan_.tensors.size()) {
+    self->failure_.emplace(errc::internal, "the stream has ended without all of its tensors");
+  }
   self->finished_ = true;
   self->deliverable_.notify_all(woken);
 }
 
 task<void> fetch::finished() {
   std::unique_lock lock(mutex_);
-  while (started_ && !finished_) co_await deliverable_.wait_unstoppable(lock);
+  while (started_ && !finished_ && !left_behind()) co_await deliverable_.wait_unstoppable(lock);
 }
 
 void fetch::abandon() noexcept {
+  if (left_behind()) return;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -316,6 +342,7 @@ void fetch::fail_with_exception() noexcept {
 }
 
 void fetch::memory_released() noexcept {
+  if (left_behind()) return;
   // Called from within `drop_speculative`: the mutex is held, and admission goes on anyway.
   if (dropping_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return;
   try {
@@ -339,7 +366,8 @@ bool fetch::admissible(std::uint64_t size, bool first) {
   const bool patient = first && arena_->usage().live > 0;
   const std::uint64_t wanted = patient ? std::max(size, std::min(longest_range(), left_to_admit_)) : size;
   if (arena_->fits(wanted)) return true;
-  if (speculative_ && host_arena::footprint(size) + speculative_->total() > options_.memory_limit) {
+  // Not within a batch: its tensors have their first bytes from there, and its ranges are cut accordingly.
+  if (first && speculative_ && host_arena::footprint(size) + speculative_->total() > options_.memory_limit) {
     drop_speculative();
     if (arena_->fits(wanted)) return true;
   }
@@ -397,6 +425,7 @@ void fetch::admit(async_condition::wake_list& woken) {
   if (next_ == order_.size() && speculative_) drop_speculative();
   if (!ready_.empty()) deliverable_.notify_all(woken);
   if (exhausted()) work_.notify_all(woken);
+  admitted_.notify_all(woken);
 }
 
 /// Copies what is there already; gives how many bytes that were.
@@ -450,6 +479,50 @@ task<void> fetch::keep_failures(task<void> working) {
   }
 }
 
+/// The next range. When no more can be admitted for now (the end, or a tensor that fills the limit), what is queued is shared out evenly, in ever
+/// smaller parts: otherwise most connections would have nothing to do while the last one finishes its long range.
+detail::planned_range fetch::take_range() {
+  detail::planned_range range = std::move(ranges_.front());
+  ranges_.pop_front();
+  const std::uint64_t share = std::max<std::uint64_t>(queued_bytes_ / std::max(1u, working_), shortest_share);
+  if (range.bytes.size > share && range.bytes.size - share >= shortest_share / 2 && starved()) {
+    ranges_.push_front(detail::split_range(range, share));
+  }
+  queued_bytes_ -= range.bytes.size;
+  return range;
+}
+
+/// Whether nothing more can be admitted for now.
+bool fetch::starved() const noexcept {
+  return next_ == order_.size() || !arena_->fits(static_cast<std::size_t>(plan_.tensors[order_[next_]].size));
+}
+
+/// What the next admissions want to find warm: the largest tensor that is still to come, if it is one of those at the end, or else a few ranges.
+std::size_t fetch::needed_next() const noexcept {
+  const std::uint64_t largest = is_large(plan_.largest_tensor) ? plan_.largest_tensor : 0;
+  return static_cast<std::size_t>(std::min(left_to_admit_, std::max(largest, 2 * longest_range())));
+}
+
+/// Touches fresh memory ahead of the workers while the loop would wait for the peer. The first touch of a page costs more than receiving into it, and
+/// when it happens inside a receive, everybody waits.
+task<void> fetch::warm_memory(detail::loop_services& loop) {
+  for (;;) {
+    co_await idle(loop.context());
+    std::size_t size = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_ || next_ == order_.size()) co_return;
+      size = needed_next();
+    }
+    if (arena_->warm_ahead(size, warming_step) > 0) continue;
+    // Nothing to do, or no room, until something has been admitted.
+    std::unique_lock lock(mutex_);
+    if (stopping_ || next_ == order_.size()) co_return;
+    const bool notified = co_await admitted_.wait(lock);
+    if (!notified) co_return;
+  }
+}
+
 task<void> fetch::work(detail::loop_services& loop, unsigned number) {
   std::vector<std::byte> gap(detail::gap_limit);
   sink receiving(*this, gap);
@@ -474,9 +547,7 @@ task<void> fetch::work(detail::loop_services& loop, unsigned number) {
         if (!ranges_.empty()) work_.notify_one(woken);
         co_return;
       }
-      range = std::move(ranges_.front());
-      ranges_.pop_front();
-      queued_bytes_ -= range.bytes.size;
+      range = take_range();
       admit(woken);
     }
     const std::int64_t began = events != nullptr ? events->now() : 0;

@@ -56,11 +56,19 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   static task<void> run(std::shared_ptr<fetch> self);
   task<void> work(detail::loop_services& loop, unsigned number);
   task<void> keep_failures(task<void> working);
+  task<void> warm_memory(detail::loop_services& loop);
+  [[nodiscard]] std::size_t needed_next() const noexcept;
+  [[nodiscard]] bool is_large(std::uint64_t size) const noexcept;
   task<void> finished();
+  /// Not before the end: whoever has waited for that finds the memory given back.
+  void free_memory() noexcept;
   void abandon() noexcept;
   void fail(error reason) noexcept;
   /// With the exception that is being handled.
   void fail_with_exception() noexcept;
+
+  /// Whether this process is a fork of the one in which the stream began: its loops and workers do not exist here.
+  [[nodiscard]] bool left_behind() const noexcept { return runtime_->generation() != generation_; }
 
   // With the mutex held.
   [[nodiscard]] bool exhausted() const noexcept { return next_ == order_.size() && ranges_.empty(); }
@@ -71,6 +79,8 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   void spawn_workers(unsigned wanted);
   void drop_speculative();
   [[nodiscard]] std::uint64_t longest_range() const noexcept;
+  [[nodiscard]] detail::planned_range take_range();
+  [[nodiscard]] bool starved() const noexcept;
 
   void completed(std::span<const std::uint32_t> numbers);
   void arrived(std::uint64_t bytes);
@@ -83,6 +93,7 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   const detail::stream_plan plan_;
   const stream_options options_;
   transfer terms_;
+  std::uint64_t generation_ = runtime_->generation();  ///< Of the runtime, when the stream began.
   std::vector<std::uint32_t> order_;  ///< Of admission: indices into the plan.
   std::shared_ptr<host_arena> arena_;
   std::vector<pending_tensor> pending_;  ///< By place in the plan.
@@ -102,6 +113,7 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   detail::concurrency_control concurrency_;
   unsigned spawned_ = 0;
   unsigned working_ = 0;
+  async_condition admitted_;  ///< Notified after each batch.
   // Hand-over.
   std::vector<std::uint32_t> ready_;
   std::size_t next_in_order_ = 0;  ///< In the plan; delivery::requested.

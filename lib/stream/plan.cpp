@@ -220,4 +220,22 @@ std::vector<planned_range> cut_ranges(const stream_plan& plan, std::span<const s
   return ranges;
 }
 
+planned_range split_range(planned_range& range, std::uint64_t size) {
+  planned_range rest{range.file, {range.bytes.begin + size, range.bytes.size - size}, {}};
+  std::uint64_t kept = 0;
+  std::size_t at = 0;
+  while (kept + range.segments[at].size <= size) kept += range.segments[at++].size;
+  rest.segments.assign(range.segments.begin() + static_cast<std::ptrdiff_t>(at), range.segments.end());
+  // A segment that the cut goes through ends the first part and begins the second.
+  const std::uint64_t here = size - kept;
+  range.segments.resize(here > 0 ? at + 1 : at);
+  if (here > 0) {
+    range.segments.back().size = here;
+    rest.segments.front().offset += here;
+    rest.segments.front().size -= here;
+  }
+  range.bytes.size = size;
+  return rest;
+}
+
 }  // namespace headrace::detail

@@ -75,6 +75,9 @@ using known_prefix = std::span<const std::uint64_t>;
 [[nodiscard]] std::vector<planned_range> cut_ranges(const stream_plan& plan, std::span<const std::uint32_t> admitted,
                                                     std::uint64_t longest, known_prefix known);
 
+/// Cuts `range` down to its first `size` bytes, fewer than it has, and gives the rest.
+[[nodiscard]] planned_range split_range(planned_range& range, std::uint64_t size);
+
 /// The parts of `tensor` that lie in the first `known` bytes of its file: their places in the file and in the tensor.
 struct known_part {
   std::uint64_t in_file = 0;

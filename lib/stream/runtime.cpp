@@ -3,9 +3,11 @@
 #include <headrace/coro/sync_wait.hpp>
 
 #include <headrace/io/thread.hpp>
+#include <stream/fork.hpp>
 #include <stream/runtime_state.hpp>
 
 #include <algorithm>
+#include <condition_variable>
 #include <future>
 #include <string>
 
@@ -31,10 +33,18 @@ io_backend choose_backend(io_backend wanted) {
 runtime_state::runtime_state(runtime_options options)
     : threads_(choose_threads(options.threads)),
       backend_(choose_backend(options.backend)),
-      memory_(options.idle_memory),
-      helpers_(choose_helpers()) {}
+      idle_memory_(options.idle_memory),
+      parts_(std::make_unique<parts>(options.idle_memory)) {}
+
+runtime_state::~runtime_state() {
+  stop();
+  forget_at_fork(*this);
+}
+
+runtime_state::parts::parts(std::size_t idle_memory) : memory(idle_memory), helpers(choose_helpers()) {}
 
 void runtime_state::start() {
+  prepare_for_fork(*this);
   const std::lock_guard lock(mutex_);
   if (stopped_) throw error(errc::cancelled, "the runtime has been destroyed");
   if (started_) return;
@@ -60,7 +70,7 @@ void runtime_state::start_loop(running_loop& started) {
   const std::string name = "headrace-" + std::to_string(loops_.size() - 1);
   started.thread = start_thread(name.c_str(), [this, &ready] {
     try {
-      loop_services services({.backend = backend_, .helpers = &*helpers_}, buckets_, *random_);
+      loop_services services({.backend = backend_, .helpers = &*parts_->helpers}, parts_->buckets, *random_);
       ready.set_value(&services);
       services.context().run();
     } catch (...) {
@@ -82,9 +92,9 @@ void runtime_state::stop() noexcept {
     if (std::exchange(stopped_, true) || !started_) return;
   }
   for (const auto& loop : loops_) HEADRACE_ASSERT(!loop->services->context().on_this_thread());
-  streams_.request_stop();
+  parts_->streams.request_stop();
   try {
-    sync_wait(streams_.join());
+    sync_wait(parts_->streams.join());
   } catch (...) {  // NOLINT(bugprone-empty-catch): streams keep their errors for their consumers
   }
   for (const auto& loop : loops_) {
@@ -92,7 +102,73 @@ void runtime_state::stop() noexcept {
     loop->thread.join();
   }
   // Here, not with the state: models and tensors may keep that for long.
-  helpers_.reset();
+  parts_->helpers.reset();
+}
+
+// Around a fork
+
+/// Where the loops wait while another thread forks.
+struct runtime_state::parking_place {
+  struct car final : work_item {
+    explicit car(parking_place& owner) noexcept : work_item(&wait), place(owner) {}
+    static void wait(work_item& item) noexcept {
+      parking_place& place = static_cast<car&>(item).place;
+      std::unique_lock lock(place.mutex);
+      ++place.parked;
+      place.changed.notify_all();
+      while (!place.open) place.changed.wait(lock);
+      --place.parked;
+      place.changed.notify_all();
+    }
+    parking_place& place;
+  };
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t parked = 0;
+  bool open = false;
+  std::vector<std::unique_ptr<car>> cars;
+};
+
+void runtime_state::park() {
+  mutex_.lock();  // until `unpark` or `become_child`: nobody starts or stops in between
+  if (!started_ || stopped_) return;
+  parking_ = std::make_unique<parking_place>();
+  for (const auto& loop : loops_) {
+    // A loop that forks itself, from a callback, stands still anyway.
+    if (loop->services->context().on_this_thread()) continue;
+    parking_->cars.push_back(std::make_unique<parking_place::car>(*parking_));
+    loop->services->context().post(*parking_->cars.back());
+  }
+  std::unique_lock lock(parking_->mutex);
+  while (parking_->parked < parking_->cars.size()) parking_->changed.wait(lock);
+}
+
+void runtime_state::unpark() noexcept {
+  if (parking_ != nullptr) {
+    {
+      std::unique_lock lock(parking_->mutex);
+      parking_->open = true;
+      parking_->changed.notify_all();
+      while (parking_->parked > 0) parking_->changed.wait(lock);
+    }
+    parking_.reset();
+  }
+  mutex_.unlock();
+}
+
+void runtime_state::become_child() noexcept {
+  if (started_ && !stopped_) {
+    generation_.fetch_add(1, std::memory_order_relaxed);
+    // Left behind, neither freed nor joined: their threads are not here.
+    static_cast<void>(parking_.release());
+    for (auto& loop : loops_) static_cast<void>(loop.release());
+    loops_.clear();
+    static_cast<void>(parts_.release());
+    parts_ = std::make_unique<parts>(idle_memory_);
+    started_ = false;
+  }
+  mutex_.unlock();
 }
 
 }  // namespace detail

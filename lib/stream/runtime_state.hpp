@@ -43,7 +43,7 @@ class runtime_state {
   explicit runtime_state(runtime_options options);
   runtime_state(const runtime_state&) = delete;
   runtime_state& operator=(const runtime_state&) = delete;
-  ~runtime_state() { stop(); }
+  ~runtime_state();
 
   /// Starts the loops at the first call. Throws `cancelled` after `stop`, `unsupported` where the backend cannot be had. Threads: any.
   void start();
@@ -61,15 +61,34 @@ class runtime_state {
     const std::lock_guard lock(mutex_);
     if (stopped_) throw error(errc::cancelled, "the runtime has been destroyed");
     auto& chosen = next_loop();
-    streams_.spawn(chosen.context(), make(chosen));
+    parts_->streams.spawn(chosen.context(), make(chosen));
   }
 
   /// A loop; started ones only, and only from what `spawn` has started.
   [[nodiscard]] loop_services& loop(std::size_t number) noexcept { return *loops_[number % loops_.size()]->services; }
 
-  [[nodiscard]] host_pool& memory() noexcept { return memory_; }
+  [[nodiscard]] host_pool& memory() noexcept { return parts_->memory; }
+
+  /// Counts the forks between this process and the one that made the runtime. What began under another number belongs to loops that do
+  /// not exist here, and must be left alone.
+  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_relaxed); }
+
+  /// Around a fork, in this order: every loop stands still between two items, inside no lock of anybody's; then it goes on, or, in the child, where its
+  /// thread does not exist, all that was its own is left behind and the runtime is as new.
+  void park();
+  void unpark() noexcept;
+  void become_child() noexcept;
 
  private:
+  /// What threads of the runtime may be inside of when another thread forks. A forked child makes these anew and never frees the old ones.
+  struct parts {
+    explicit parts(std::size_t idle_memory);
+
+    token_buckets buckets;
+    host_pool memory;
+    std::optional<blocking_pool> helpers;
+    async_scope streams;  ///< All that `stop` waits for: streams, and what `hosted` runs.
+  };
   struct running_loop {
     std::thread thread;
     loop_services* services = nullptr;  ///< On the thread's stack.
@@ -81,11 +100,13 @@ class runtime_state {
 
   const unsigned threads_;
   const io_backend backend_;
+  const std::size_t idle_memory_;
   const std::unique_ptr<random_source> random_ = make_random_source();
-  token_buckets buckets_;
-  host_pool memory_;
-  std::optional<blocking_pool> helpers_;
-  async_scope streams_;  ///< All that `stop` waits for: streams, and what `hosted` runs.
+  std::unique_ptr<parts> parts_;
+
+  struct parking_place;
+  std::unique_ptr<parking_place> parking_;
+  std::atomic<std::uint64_t> generation_{0};  // relaxed: changes where there is but one thread
 
   std::mutex mutex_;
   bool started_ = false;

@@ -1,4 +1,5 @@
 #include <headrace/base/error.hpp>
+
 #include <headrace/base/result.hpp>
 
 #include <doctest/doctest.h>
@@ -59,9 +60,10 @@ TEST_SUITE("unit") {
                         .status = 206,
                         .server_code = "SlowDown",
                         .request_id = "4711"});
-    CHECK(std::string(failed.what()) ==
-          "truncated: the body ended early: s3://bucket/key (bytes 10-14, attempt 3, peer 192.0.2.7:443, status 206, "
-          "code SlowDown, request id 4711)");
+    CHECK(
+        std::string(failed.what()) ==
+        "truncated: the body ended early: s3://bucket/key (bytes 10-14, attempt 3, peer 192.0.2.7:443, status 206, "
+        "code SlowDown, request id 4711)");
     CHECK("truncated: " + failed.message() == failed.what());
     CHECK(failed.reason() == "the body ended early");
     CHECK(failed.kind() == errc::truncated);
@@ -74,7 +76,8 @@ TEST_SUITE("unit") {
     CHECK(std::string(error(errc::not_found, "no s3://b/k here", {.uri = "s3://b/k"}).what()) ==
           "not_found: no s3://b/k here");
     CHECK(error(errc::timeout, "late", {.attempt = 1}).message() == "late");
-    CHECK(error(errc::truncated, "none", {.range = byte_range{.begin = 7, .size = 0}}).message() == "none (bytes 7-7)");
+    CHECK(error(errc::truncated, "none", {.range = byte_range{.begin = 7, .size = 0}}).message() ==
+          "none (bytes 7-7)");
   }
 
   TEST_CASE("control characters cannot make a second line") {
@@ -102,7 +105,9 @@ TEST_SUITE("unit") {
     CHECK(filled.context().status == 500);
     CHECK(filled.context().server_code == "code");
     CHECK(filled.context().request_id == "id");
-    CHECK(filled.message() == "late: s3://b/k (bytes 0-0, attempt 2, peer first, status 500, code code, request id id)");
+    CHECK(
+        filled.message() ==
+        "late: s3://b/k (bytes 0-0, attempt 2, peer first, status 500, code code, request id id)");
     CHECK(bare.context().uri.empty());
   }
 

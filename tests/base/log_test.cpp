@@ -16,7 +16,9 @@ namespace {
 /// Collects lines and takes the sink away again at the end.
 struct collected {
   explicit collected(log_level threshold) {
-    set_log_sink([this](log_level level, std::string_view line) { lines.emplace_back(level, line); }, threshold);
+    set_log_sink(
+        [this](log_level level, std::string_view line) { lines.emplace_back(level, line); },
+        threshold);
   }
   collected(const collected&) = delete;
   collected& operator=(const collected&) = delete;

@@ -48,10 +48,33 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("what is not a size is an invalid_request that shows it") {
-    for (const std::string_view text :
-         {"", " ", "M", "MiB", "-1", "+1", "1X", "1MX", "1MiBs", "1Mi", "1i", "1iB", "0x10", "1e6", "1.5e3", "1,5G",
-          "16 M iB", "nan", "inf", "18446744073709551616", "16777216T", "99999999999999999999G", "9999999999.5G",
-          "1.2.3", "1 2", ".5G", "M4"}) {
+    for (const std::string_view text : {"",
+                                        " ",
+                                        "M",
+                                        "MiB",
+                                        "-1",
+                                        "+1",
+                                        "1X",
+                                        "1MX",
+                                        "1MiBs",
+                                        "1Mi",
+                                        "1i",
+                                        "1iB",
+                                        "0x10",
+                                        "1e6",
+                                        "1.5e3",
+                                        "1,5G",
+                                        "16 M iB",
+                                        "nan",
+                                        "inf",
+                                        "18446744073709551616",
+                                        "16777216T",
+                                        "99999999999999999999G",
+                                        "9999999999.5G",
+                                        "1.2.3",
+                                        "1 2",
+                                        ".5G",
+                                        "M4"}) {
       CAPTURE(text);
       const auto parsed = parse_size(text);
       REQUIRE(!parsed);

@@ -1,5 +1,6 @@
-#include <headrace/base/clock.hpp>
 #include <headrace/base/trace.hpp>
+
+#include <headrace/base/clock.hpp>
 
 #include <doctest/doctest.h>
 
@@ -27,7 +28,8 @@ class hand_clock final : public headrace::clock {
 
 std::size_t count(std::string_view text, std::string_view part) {
   std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++found;
+  for (auto at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1))
+    ++found;
   return found;
 }
 
@@ -46,16 +48,17 @@ TEST_SUITE("unit") {
     events.span(track, "range", began, R"("bytes":16)");
     events.instant(track, "retry");
     events.counter("in flight", -3);
-    CHECK(events.to_json() ==
-          R"({"displayTimeUnit":"ms","traceEvents":[{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"headrace"}})"
-          R"(,{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"connection 1"}})"
-          ",\n"
-          R"({"ph":"X","pid":1,"tid":1,"ts":10,"dur":25,"name":"range","args":{"bytes":16}})"
-          ",\n"
-          R"({"ph":"i","pid":1,"tid":1,"ts":35,"s":"t","name":"retry"})"
-          ",\n"
-          R"({"ph":"C","pid":1,"tid":0,"ts":35,"name":"in flight","args":{"value":-3}})"
-          "]}\n");
+    CHECK(
+        events.to_json() ==
+        R"({"displayTimeUnit":"ms","traceEvents":[{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"headrace"}})"
+        R"(,{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"connection 1"}})"
+        ",\n"
+        R"({"ph":"X","pid":1,"tid":1,"ts":10,"dur":25,"name":"range","args":{"bytes":16}})"
+        ",\n"
+        R"({"ph":"i","pid":1,"tid":1,"ts":35,"s":"t","name":"retry"})"
+        ",\n"
+        R"({"ph":"C","pid":1,"tid":0,"ts":35,"name":"in flight","args":{"value":-3}})"
+        "]}\n");
   }
 
   TEST_CASE("names cannot break out of the JSON") {
@@ -88,17 +91,19 @@ TEST_SUITE("unit") {
     CHECK(json_quote("\"\\") == R"("\"\\")");
     CHECK(json_quote("\t\n\0\x1f\x7f"sv) == R"("\u0009\u000a\u0000\u001f\u007f")");
     // One character of each length, and the ends of the ranges.
-    for (const auto valid : {"\xc3\xa9"sv, "\xe2\x82\xac"sv, "\xf0\x9f\x8c\x8a"sv, "\xc2\x80"sv, "\xe0\xa0\x80"sv,
-                             "\xed\x9f\xbf"sv, "\xee\x80\x80"sv, "\xf0\x90\x80\x80"sv, "\xf4\x8f\xbf\xbf"sv}) {
+    for (const auto valid :
+         {"\xc3\xa9"sv, "\xe2\x82\xac"sv, "\xf0\x9f\x8c\x8a"sv, "\xc2\x80"sv, "\xe0\xa0\x80"sv,
+          "\xed\x9f\xbf"sv, "\xee\x80\x80"sv, "\xf0\x90\x80\x80"sv, "\xf4\x8f\xbf\xbf"sv}) {
       CAPTURE(valid);
       CHECK(json_quote(valid) == "\"" + std::string(valid) + "\"");
     }
     // Overlong forms, surrogates, past the end, a stray continuation, a cut sequence.
     for (const auto [invalid, replaced] :
          {std::pair{"\xc0\x80"sv, 2}, std::pair{"\xc1\xbf"sv, 2}, std::pair{"\xe0\x9f\xbf"sv, 3},
-          std::pair{"\xed\xa0\x80"sv, 3}, std::pair{"\xf0\x8f\xbf\xbf"sv, 4}, std::pair{"\xf4\x90\x80\x80"sv, 4},
-          std::pair{"\xf5\x80\x80\x80"sv, 4}, std::pair{"\x80"sv, 1}, std::pair{"\xff"sv, 1},
-          std::pair{"\xe2\x82"sv, 2}, std::pair{"\xf0\x9f\x8c"sv, 3}, std::pair{"\xc3"sv, 1}}) {
+          std::pair{"\xed\xa0\x80"sv, 3}, std::pair{"\xf0\x8f\xbf\xbf"sv, 4},
+          std::pair{"\xf4\x90\x80\x80"sv, 4}, std::pair{"\xf5\x80\x80\x80"sv, 4},
+          std::pair{"\x80"sv, 1}, std::pair{"\xff"sv, 1}, std::pair{"\xe2\x82"sv, 2},
+          std::pair{"\xf0\x9f\x8c"sv, 3}, std::pair{"\xc3"sv, 1}}) {
       std::string expected = "\"";
       for (int at = 0; at < replaced; ++at) expected += "\\ufffd";
       expected += "\"";

@@ -1,6 +1,7 @@
+#include <headrace/coro/async_condition.hpp>
+
 #include "thread_executor.hpp"
 
-#include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/sync_wait.hpp>
 #include <headrace/coro/with.hpp>
@@ -78,7 +79,8 @@ TEST_SUITE("unit") {
     test::thread_executor other;
     shared_state shared;
     async_scope scope;
-    for (int number = 0; number < 5; ++number) scope.spawn(other.get(), take_in_order(&shared, number));
+    for (int number = 0; number < 5; ++number)
+      scope.spawn(other.get(), take_in_order(&shared, number));
     REQUIRE(test::eventually([&] { return waiting_in(shared) == 5; }));
     give(shared, 2);
     {
@@ -180,7 +182,8 @@ TEST_SUITE("unit") {
     for (int at = 0; at < 3; ++at) {
       threads.emplace_back([&, at] {
         for (int round = 0; round < 500; ++round) {
-          scope.spawn(at == 0 ? first.get() : second.get(), take_counted(&shared, &taken, &stopped));
+          scope.spawn(at == 0 ? first.get() : second.get(),
+                      take_counted(&shared, &taken, &stopped));
           give(shared, 1);
         }
       });
@@ -192,7 +195,8 @@ TEST_SUITE("unit") {
     CHECK(shared.tokens == 0);
   }
 
-  TEST_CASE("a waiter without an executor is resumed by the notifier, after the mutex was released") {
+  TEST_CASE(
+      "a waiter without an executor is resumed by the notifier, after the mutex was released") {
     inline_executor here;
     shared_state shared;
     std::atomic<int> taken{0};

@@ -1,4 +1,5 @@
 #include <headrace/coro/async_generator.hpp>
+
 #include <headrace/coro/sync_wait.hpp>
 #include <headrace/coro/with.hpp>
 
@@ -257,12 +258,15 @@ TEST_SUITE("unit") {
     CHECK(sync_wait(values.next()) == nullptr);
   }
 
-  TEST_CASE("the body runs in the environment of the next that resumes it") { sync_wait(next_in_other_environments()); }
+  TEST_CASE("the body runs in the environment of the next that resumes it") {
+    sync_wait(next_in_other_environments());
+  }
 
   TEST_CASE("for_each hands over every value and closes") {
     bool cleaned = false;
     int total = 0;
-    sync_wait(for_each(with_cleanup(count_to(4), &cleaned), [&total](int value) { total += value; }));
+    sync_wait(
+        for_each(with_cleanup(count_to(4), &cleaned), [&total](int value) { total += value; }));
     CHECK(total == 10);
     CHECK(cleaned);
   }
@@ -276,8 +280,9 @@ TEST_SUITE("unit") {
   TEST_CASE("for_each closes when the body throws, and rethrows that") {
     bool cleaned = false;
     int seen = 0;
-    CHECK_THROWS_WITH_AS(sync_wait(for_each(with_cleanup(count_to(9), &cleaned), throw_on{2, &seen})), "body failed",
-                         std::runtime_error);
+    CHECK_THROWS_WITH_AS(
+        sync_wait(for_each(with_cleanup(count_to(9), &cleaned), throw_on{2, &seen})), "body failed",
+        std::runtime_error);
     CHECK(seen == 2);
     CHECK(cleaned);
   }
@@ -285,8 +290,9 @@ TEST_SUITE("unit") {
   TEST_CASE("for_each closes when the generator throws, and rethrows that") {
     bool cleaned = false;
     int seen = 0;
-    CHECK_THROWS_WITH_AS(sync_wait(for_each(with_cleanup(count_then_throw(2), &cleaned), throw_on{99, &seen})),
-                         "ran dry", std::runtime_error);
+    CHECK_THROWS_WITH_AS(
+        sync_wait(for_each(with_cleanup(count_then_throw(2), &cleaned), throw_on{99, &seen})),
+        "ran dry", std::runtime_error);
     CHECK(seen == 2);
     CHECK(cleaned);
   }
@@ -295,8 +301,8 @@ TEST_SUITE("unit") {
     int seen = 0;
     auto values = count_to(2);
     values.at_close(throw_at_close());
-    CHECK_THROWS_WITH_AS(sync_wait(for_each(std::move(values), throw_on{99, &seen})), "close failed",
-                         std::runtime_error);
+    CHECK_THROWS_WITH_AS(sync_wait(for_each(std::move(values), throw_on{99, &seen})),
+                         "close failed", std::runtime_error);
     auto again = count_to(2);
     again.at_close(throw_at_close());
     CHECK_THROWS_WITH_AS(sync_wait(for_each(std::move(again), throw_on{1, &seen})), "body failed",
@@ -304,6 +310,8 @@ TEST_SUITE("unit") {
   }
 
 #if defined(__clang__)
-  TEST_CASE("for co_await walks a generator") { CHECK(sync_wait(sum_by_for_co_await(count_to(4))) == 10); }
+  TEST_CASE("for co_await walks a generator") {
+    CHECK(sync_wait(sum_by_for_co_await(count_to(4))) == 10);
+  }
 #endif
 }

@@ -1,6 +1,7 @@
+#include <headrace/coro/async_scope.hpp>
+
 #include "thread_executor.hpp"
 
-#include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/sync_wait.hpp>
 #include <headrace/coro/with.hpp>
 
@@ -64,7 +65,8 @@ task<> spawn_more(async_scope* scope, executor* target, std::atomic<int>* total,
 
 task<> count_on_here(async_scope* scope, std::atomic<int>* total, int spawned) {
   const environment given = co_await current_environment();
-  for (int at = 0; at < spawned; ++at) scope->spawn(*given.executor, add_holding(total, std::make_shared<int>(1)));
+  for (int at = 0; at < spawned; ++at)
+    scope->spawn(*given.executor, add_holding(total, std::make_shared<int>(1)));
   co_await scope->join();
 }
 

@@ -1,6 +1,7 @@
+#include <headrace/coro/blocking.hpp>
+
 #include "thread_executor.hpp"
 
-#include <headrace/coro/blocking.hpp>
 #include <headrace/coro/with.hpp>
 
 #include <doctest/doctest.h>
@@ -46,7 +47,8 @@ TEST_SUITE("unit") {
 
   TEST_CASE("a blocking range over nothing is empty") {
     test::thread_executor other;
-    for ([[maybe_unused]] const int value : blocking(doubled_elsewhere(&other.get(), 0))) FAIL("nothing was expected");
+    for ([[maybe_unused]] const int value : blocking(doubled_elsewhere(&other.get(), 0)))
+      FAIL("nothing was expected");
   }
 
   TEST_CASE("leaving a blocking range early frees its rest") {

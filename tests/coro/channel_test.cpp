@@ -1,7 +1,8 @@
+#include <headrace/coro/channel.hpp>
+
 #include "thread_executor.hpp"
 
 #include <headrace/coro/async_scope.hpp>
-#include <headrace/coro/channel.hpp>
 #include <headrace/coro/sync_wait.hpp>
 #include <headrace/coro/with.hpp>
 
@@ -27,7 +28,8 @@ task<> send_all(channel<int>* to, int first, int count, std::atomic<int>* sent) 
   }
 }
 
-task<> receive_all(channel<int>* from, std::atomic<std::int64_t>* total, std::atomic<int>* received) {
+task<> receive_all(channel<int>* from, std::atomic<std::int64_t>* total,
+                   std::atomic<int>* received) {
   for (;;) {
     const auto value = co_await from->receive();
     if (!value) co_return;
@@ -199,10 +201,12 @@ TEST_SUITE("unit") {
       async_scope senders;
       async_scope receivers;
       for (int at = 0; at < 6; ++at) {
-        receivers.spawn(at % 2 == 0 ? first.get() : third.get(), receive_all(&between, &total, &received));
+        receivers.spawn(at % 2 == 0 ? first.get() : third.get(),
+                        receive_all(&between, &total, &received));
       }
       for (int at = 0; at < 8; ++at) {
-        senders.spawn(at % 2 == 0 ? first.get() : second.get(), send_all(&between, at * 1000, 1000, &sent));
+        senders.spawn(at % 2 == 0 ? first.get() : second.get(),
+                      send_all(&between, at * 1000, 1000, &sent));
       }
       std::thread plain([&] {
         for (int value = 8000; value < 9000; ++value) {

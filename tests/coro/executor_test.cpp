@@ -9,7 +9,8 @@ using namespace headrace;
 namespace {
 
 struct noting_item final : work_item {
-  noting_item(std::vector<int>* into, int given) noexcept : work_item(&note), order(into), number(given) {}
+  noting_item(std::vector<int>* into, int given) noexcept
+      : work_item(&note), order(into), number(given) {}
   static void note(work_item& item) noexcept {
     auto& self = static_cast<noting_item&>(item);
     self.order->push_back(self.number);

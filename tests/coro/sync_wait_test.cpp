@@ -1,7 +1,8 @@
+#include <headrace/coro/sync_wait.hpp>
+
 #include "thread_executor.hpp"
 
 #include <headrace/coro/async_scope.hpp>
-#include <headrace/coro/sync_wait.hpp>
 #include <headrace/coro/with.hpp>
 
 #include <doctest/doctest.h>
@@ -31,7 +32,8 @@ task<int> hop(executor* other, int rounds) {
   co_return away;
 }
 
-// What an awaitable of another library may do: it resumes on a thread of its own, whatever the executor.
+// What an awaitable of another library may do: it resumes on a thread of its own, whatever the
+// executor.
 struct resumes_elsewhere {
   std::thread* helper;
   [[nodiscard]] bool await_ready() const noexcept { return false; }
@@ -82,7 +84,9 @@ task<int> nested() {
 }  // namespace
 
 TEST_SUITE("unit") {
-  TEST_CASE("sync_wait runs the task on the calling thread") { CHECK(sync_wait(here()) == std::this_thread::get_id()); }
+  TEST_CASE("sync_wait runs the task on the calling thread") {
+    CHECK(sync_wait(here()) == std::this_thread::get_id());
+  }
 
   TEST_CASE("sync_wait gives values that only move, and nothing for void") {
     CHECK(*sync_wait(owned()) == 5);
@@ -119,5 +123,7 @@ TEST_SUITE("unit") {
     CHECK(order == std::vector<int>{0, 1, 2, 3});
   }
 
-  TEST_CASE("sync_wait inside a coroutine leaves the outer one alone") { CHECK(sync_wait(nested()) == 3); }
+  TEST_CASE("sync_wait inside a coroutine leaves the outer one alone") {
+    CHECK(sync_wait(nested()) == 3);
+  }
 }

@@ -1,5 +1,6 @@
-#include <headrace/coro/sync_wait.hpp>
 #include <headrace/coro/task.hpp>
+
+#include <headrace/coro/sync_wait.hpp>
 #include <headrace/coro/with.hpp>
 
 #include <doctest/doctest.h>
@@ -13,8 +14,10 @@ using namespace headrace;
 
 namespace {
 
-// Symmetric transfer needs tail calls; GCC makes them only when it optimises and no sanitizer watches.
-#if defined(__clang__) || (defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__))
+// Symmetric transfer needs tail calls; GCC makes them only when it optimises and no sanitizer
+// watches.
+#if defined(__clang__) || \
+    (defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__))
 constexpr std::int64_t many = 1'000'000;
 constexpr int deep = 100'000;
 #else
@@ -89,7 +92,9 @@ task<int> catch_and_go_on() {
 
 struct throws_when_moved {
   throws_when_moved() = default;
-  throws_when_moved(throws_when_moved&& /*other*/) { throw std::runtime_error("moved"); }  // NOLINT: that is the point
+  throws_when_moved(throws_when_moved&& /*other*/) {
+    throw std::runtime_error("moved");
+  }  // NOLINT: that is the point
 };
 
 task<throws_when_moved> give_what_cannot_move() {
@@ -124,7 +129,9 @@ TEST_SUITE("unit") {
     CHECK_THROWS_WITH_AS(sync_wait(give_what_cannot_move()), "moved", std::runtime_error);
   }
 
-  TEST_CASE("an exception caught in a coroutine leaves it usable") { CHECK(sync_wait(catch_and_go_on()) == 42); }
+  TEST_CASE("an exception caught in a coroutine leaves it usable") {
+    CHECK(sync_wait(catch_and_go_on()) == 42);
+  }
 
   TEST_CASE("a task that never started is dropped with its parameters") {
     int live = 0;
@@ -154,7 +161,9 @@ TEST_SUITE("unit") {
 
   TEST_CASE("a million awaits in a loop need no stack") { CHECK(sync_wait(sum(many)) == many); }
 
-  TEST_CASE("a chain of a hundred thousand tasks needs no stack") { CHECK(sync_wait(descend(deep)) == deep); }
+  TEST_CASE("a chain of a hundred thousand tasks needs no stack") {
+    CHECK(sync_wait(descend(deep)) == deep);
+  }
 
   TEST_CASE("an exception climbs a long chain of tasks") {
     CHECK_THROWS_WITH_AS(sync_wait(descend_to_throw(deep / 10)), "bottom", std::runtime_error);

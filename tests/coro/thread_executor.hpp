@@ -72,7 +72,9 @@ class gate {
   };
 
   [[nodiscard]] awaiter operator co_await() noexcept { return awaiter{*this}; }
-  [[nodiscard]] bool occupied() const noexcept { return waiting_.load(std::memory_order_acquire) != nullptr; }
+  [[nodiscard]] bool occupied() const noexcept {
+    return waiting_.load(std::memory_order_acquire) != nullptr;
+  }
 
   /// Lets the waiting coroutine go on, on its executor.
   void open() {

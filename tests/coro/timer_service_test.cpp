@@ -14,10 +14,13 @@ using namespace headrace;
 
 namespace {
 
-constexpr steady_time at(int milliseconds) { return steady_time(std::chrono::milliseconds(milliseconds)); }
+constexpr steady_time at(int milliseconds) {
+  return steady_time(std::chrono::milliseconds(milliseconds));
+}
 
 struct noting_timer final : timer_item {
-  noting_timer(std::vector<int>* into, int given) noexcept : timer_item(&fire), order(into), number(given) {}
+  noting_timer(std::vector<int>* into, int given) noexcept
+      : timer_item(&fire), order(into), number(given) {}
   static void fire(timer_item& item) noexcept {
     auto& self = static_cast<noting_timer&>(item);
     self.order->push_back(self.number);
@@ -98,10 +101,13 @@ TEST_SUITE("unit") {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
       CAPTURE(seed);
       std::mt19937_64 random(seed);
-      const auto below = [&random](int limit) { return std::uniform_int_distribution<int>(0, limit - 1)(random); };
+      const auto below = [&random](int limit) {
+        return std::uniform_int_distribution<int>(0, limit - 1)(random);
+      };
       std::vector<int> order;
       std::vector<std::unique_ptr<noting_timer>> timers;
-      for (int number = 0; number < 64; ++number) timers.push_back(std::make_unique<noting_timer>(&order, number));
+      for (int number = 0; number < 64; ++number)
+        timers.push_back(std::make_unique<noting_timer>(&order, number));
       timer_queue queue;
       std::multimap<steady_time, int> expected;
       std::map<int, std::multimap<steady_time, int>::iterator> where;
@@ -124,7 +130,8 @@ TEST_SUITE("unit") {
           now += below(40);
           order.clear();
           queue.run_due(at(now));
-          // The same set, in the order of the deadlines; which of two equal ones is first does not matter.
+          // The same set, in the order of the deadlines; which of two equal ones is first does not
+          // matter.
           std::multimap<steady_time, int> ran;
           steady_time last = steady_time::min();
           for (const int each : order) {

@@ -1,7 +1,8 @@
+#include <headrace/coro/when.hpp>
+
 #include "thread_executor.hpp"
 
 #include <headrace/coro/sync_wait.hpp>
-#include <headrace/coro/when.hpp>
 #include <headrace/coro/with.hpp>
 
 #include <doctest/doctest.h>
@@ -136,7 +137,8 @@ TEST_SUITE("unit") {
 
   TEST_CASE("when_any throws what failed first even if another gives a value after that") {
     test::gate until;
-    CHECK_THROWS_WITH_AS(sync_wait(when_any(both(wait_stubbornly(&until), fail_once_occupied(&until)))), "failed",
-                         std::runtime_error);
+    CHECK_THROWS_WITH_AS(
+        sync_wait(when_any(both(wait_stubbornly(&until), fail_once_occupied(&until)))), "failed",
+        std::runtime_error);
   }
 }

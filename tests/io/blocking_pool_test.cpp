@@ -1,13 +1,12 @@
+#include <headrace/io/blocking_pool.hpp>
+
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/sync_wait.hpp>
 #include <headrace/coro/when.hpp>
-#include <headrace/io/blocking_pool.hpp>
-
-#include <support/loop_thread.hpp>
 
 #include <doctest/doctest.h>
-
 #include <pthread.h>
+#include <support/loop_thread.hpp>
 
 #include <atomic>
 #include <csignal>
@@ -40,7 +39,7 @@ task<std::thread::id> thread_of(blocking_pool* pool) {
 task<bool> comes_back(blocking_pool* pool) {
   const auto home = std::this_thread::get_id();
   const auto away = co_await thread_of(pool);
-  co_return away != home && std::this_thread::get_id() == home;
+  co_return away != home&& std::this_thread::get_id() == home;
 }
 
 task<std::unique_ptr<int>> owned(blocking_pool* pool, std::unique_ptr<int> given) {
@@ -58,8 +57,9 @@ task<int> fails(blocking_pool* pool) {
 task<bool> blocks_signals(blocking_pool* pool) {
   auto call = pool->run([] {
     sigset_t blocked;
-    return pthread_sigmask(SIG_SETMASK, nullptr, &blocked) == 0 && sigismember(&blocked, SIGINT) == 1 &&
-           sigismember(&blocked, SIGUSR1) == 1 && sigismember(&blocked, SIGCHLD) == 1;
+    return pthread_sigmask(SIG_SETMASK, nullptr, &blocked) == 0 &&
+           sigismember(&blocked, SIGINT) == 1 && sigismember(&blocked, SIGUSR1) == 1 &&
+           sigismember(&blocked, SIGCHLD) == 1;
   });
   const bool all = co_await call;
   co_return all;

@@ -1,11 +1,11 @@
+#include <headrace/io/byte_stream.hpp>
+
 #include "raw_peer.hpp"
 
 #include <headrace/base/error.hpp>
-#include <headrace/io/byte_stream.hpp>
-
-#include <support/loop_thread.hpp>
 
 #include <doctest/doctest.h>
+#include <support/loop_thread.hpp>
 
 #include <array>
 #include <chrono>
@@ -21,12 +21,14 @@ namespace {
 
 using stream_pointer = std::unique_ptr<byte_stream>;
 
-task<stream_pointer> connect(io_context* loop, std::vector<endpoint> addresses, std::chrono::nanoseconds limit) {
+task<stream_pointer> connect(io_context* loop, std::vector<endpoint> addresses,
+                             std::chrono::nanoseconds limit) {
   auto connected = co_await connect_tcp(*loop, std::move(addresses), limit);
   co_return std::move(connected).value();
 }
 
-task<errc> connect_kind(io_context* loop, std::vector<endpoint> addresses, std::chrono::nanoseconds limit) {
+task<errc> connect_kind(io_context* loop, std::vector<endpoint> addresses,
+                        std::chrono::nanoseconds limit) {
   auto connected = co_await connect_tcp(*loop, std::move(addresses), limit);
   co_return connected ? errc{} : kind_of(connected.error());
 }
@@ -130,8 +132,10 @@ TEST_SUITE("unit") {
     const full_listener silent;
     CHECK(loop.run(connect_kind(&loop.context(), {nobody()}, 10s)) == errc::connect_error);
     CHECK(loop.run(connect_kind(&loop.context(), {}, 10s)) == errc::connect_error);
-    CHECK(loop.run(connect_kind(&loop.context(), {nobody(), silent.local()}, 20ms)) == errc::timeout);
-    CHECK(loop.run(connect_kind(&loop.context(), {silent.local(), nobody()}, 20ms)) == errc::connect_error);
+    CHECK(loop.run(connect_kind(&loop.context(), {nobody(), silent.local()}, 20ms)) ==
+          errc::timeout);
+    CHECK(loop.run(connect_kind(&loop.context(), {silent.local(), nobody()}, 20ms)) ==
+          errc::connect_error);
   }
 
   TEST_CASE("a stop while connecting is cancelled, and no further address is tried") {
@@ -152,8 +156,10 @@ TEST_SUITE("unit") {
     const test::raw_listener listener;
     CHECK(loop.run(connect_kind(&loop.context(), {nobody()}, 10s)) == errc::connect_error);
     const auto before = test::open_descriptors();
-    CHECK(loop.run(connect_kind(&loop.context(), {nobody(), silent.local()}, 5ms)) == errc::timeout);
-    CHECK(loop.run(connect_kind(&loop.context(), {silent.local(), nobody()}, 5ms)) == errc::connect_error);
+    CHECK(loop.run(connect_kind(&loop.context(), {nobody(), silent.local()}, 5ms)) ==
+          errc::timeout);
+    CHECK(loop.run(connect_kind(&loop.context(), {silent.local(), nobody()}, 5ms)) ==
+          errc::connect_error);
     loop.run(drop(loop.run(connect(&loop.context(), {listener.local()}, 10s))));
     CHECK(test::open_descriptors() == before);
   }

@@ -1,7 +1,6 @@
 #include <headrace/io/endpoint.hpp>
 
 #include <doctest/doctest.h>
-
 #include <netinet/in.h>
 #include <sys/un.h>
 
@@ -27,8 +26,9 @@ TEST_SUITE("unit") {
 
   TEST_CASE("what is not a literal address is none") {
     using namespace std::string_view_literals;
-    for (const auto text : {""sv, "localhost"sv, "127.0.0"sv, "127.0.0.256"sv, "127.0.0.1."sv, "[]"sv, "["sv, ":"sv,
-                            "::1%lo"sv, "fe80::1%eth0"sv, "127.0.0.1\0.example"sv, " 127.0.0.1"sv, "0x7f.1"sv}) {
+    for (const auto text :
+         {""sv, "localhost"sv, "127.0.0"sv, "127.0.0.256"sv, "127.0.0.1."sv, "[]"sv, "["sv, ":"sv,
+          "::1%lo"sv, "fe80::1%eth0"sv, "127.0.0.1\0.example"sv, " 127.0.0.1"sv, "0x7f.1"sv}) {
       CAPTURE(text);
       CHECK(!endpoint::from_literal(text, 1));
     }

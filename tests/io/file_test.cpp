@@ -1,14 +1,13 @@
+#include <headrace/io/file.hpp>
+
 #include "raw_peer.hpp"
 
 #include <headrace/base/error.hpp>
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/when.hpp>
-#include <headrace/io/file.hpp>
-
-#include <support/loop_thread.hpp>
 
 #include <doctest/doctest.h>
-
+#include <support/loop_thread.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,7 +31,8 @@ namespace {
 class temporary_directory {
  public:
   temporary_directory() {
-    std::string name = (std::filesystem::temp_directory_path() / "headrace-file-test-XXXXXX").string();
+    std::string name =
+        (std::filesystem::temp_directory_path() / "headrace-file-test-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     path_ = name;
   }
@@ -50,15 +50,18 @@ class temporary_directory {
 
 std::string numbered(std::size_t size) {
   std::string text(size, '\0');
-  for (std::size_t at = 0; at < size; ++at) text[at] = static_cast<char>((at * 131 + at / 251) % 256);
+  for (std::size_t at = 0; at < size; ++at)
+    text[at] = static_cast<char>((at * 131 + at / 251) % 256);
   return text;
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(text.data(), static_cast<std::streamsize>(text.size()));
 }
 
-task<std::string> read_at(io_context* loop, const file* from, std::uint64_t offset, std::size_t size) {
+task<std::string> read_at(io_context* loop, const file* from, std::uint64_t offset,
+                          std::size_t size) {
   std::string bytes(size, '\0');
   const iovec buffer{bytes.data(), bytes.size()};
   auto count = co_await from->read(*loop, offset, {&buffer, 1});
@@ -194,11 +197,13 @@ TEST_SUITE("unit") {
     CHECK(missing.kind() == errc::not_found);
     CHECK(missing.message().find(here / "missing") != std::string::npos);
     write_file(here / "data", "x");
-    CHECK(loop.run(failure_to_open(&loop.context(), here / "data/below")).kind() == errc::not_found);
+    CHECK(loop.run(failure_to_open(&loop.context(), here / "data/below")).kind() ==
+          errc::not_found);
     CHECK(loop.run(failure_to_open(&loop.context(), here / std::string(300, 'n').c_str())).kind() ==
           errc::invalid_request);
     REQUIRE(::symlink("loop", (here / "loop").c_str()) == 0);
-    CHECK(loop.run(failure_to_open(&loop.context(), here / "loop")).kind() == errc::invalid_request);
+    CHECK(loop.run(failure_to_open(&loop.context(), here / "loop")).kind() ==
+          errc::invalid_request);
     REQUIRE(::symlink((here / "nowhere").c_str(), (here / "dangling").c_str()) == 0);
     CHECK(loop.run(failure_to_open(&loop.context(), here / "dangling")).kind() == errc::not_found);
   }
@@ -209,7 +214,8 @@ TEST_SUITE("unit") {
     write_file(here / "secret", "x");
     REQUIRE(::chmod((here / "secret").c_str(), 0) == 0);
     test::loop_thread loop;
-    CHECK(loop.run(failure_to_open(&loop.context(), here / "secret")).kind() == errc::access_denied);
+    CHECK(loop.run(failure_to_open(&loop.context(), here / "secret")).kind() ==
+          errc::access_denied);
   }
 
   TEST_CASE("a directory, a FIFO and a device are refused at once, by name") {
@@ -233,7 +239,8 @@ TEST_SUITE("unit") {
     for (int round = 0; round < 50; ++round) {
       int reads = 0;
       async_scope scope;
-      for (int at = 0; at < 4; ++at) scope.spawn(loop.context(), read_until_stopped(&loop.context(), &from, &reads));
+      for (int at = 0; at < 4; ++at)
+        scope.spawn(loop.context(), read_until_stopped(&loop.context(), &from, &reads));
       const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(round * 20);
       while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
       scope.request_stop();

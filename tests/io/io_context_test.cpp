@@ -1,17 +1,16 @@
+#include <headrace/io/io_context.hpp>
+
 #include "raw_peer.hpp"
 
 #include <headrace/base/log.hpp>
 #include <headrace/coro/async_scope.hpp>
-#include <headrace/io/io_context.hpp>
 #include <headrace/io/socket.hpp>
 
-#include <support/loop_thread.hpp>
-
 #include <doctest/doctest.h>
-
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <support/loop_thread.hpp>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -46,7 +45,8 @@ struct counting_item final : work_item {
 };
 
 struct noting_item final : work_item {
-  noting_item(std::vector<int>* into, int given) noexcept : work_item(&note), order(into), number(given) {}
+  noting_item(std::vector<int>* into, int given) noexcept
+      : work_item(&note), order(into), number(given) {}
   static void note(work_item& item) noexcept {
     auto& self = static_cast<noting_item&>(item);
     self.order->push_back(self.number);
@@ -137,7 +137,8 @@ bool refuse_io_uring(unsigned error_number) noexcept {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   }};
   const sock_fprog filter{.len = program.size(), .filter = program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 constexpr int no_filter_here = 77;
@@ -150,7 +151,8 @@ int run_refused(unsigned error_number, const char* backend, const char* test_cas
   if (child == 0) {
     if (!refuse_io_uring(error_number)) ::_exit(no_filter_here);
     ::setenv("HEADRACE_IO", backend, 1);
-    ::execl("/proc/self/exe", "test_io", chosen.c_str(), "--no-skip", "--minimal", static_cast<char*>(nullptr));
+    ::execl("/proc/self/exe", "test_io", chosen.c_str(), "--no-skip", "--minimal",
+            static_cast<char*>(nullptr));
     ::_exit(126);
   }
   int status = 0;
@@ -163,7 +165,8 @@ int run_refused(unsigned error_number, const char* backend, const char* test_cas
 TEST_SUITE("unit") {
   TEST_CASE("the environment names the backend") {
     const char* const given = std::getenv("HEADRACE_IO");
-    const std::optional<std::string> before = given != nullptr ? std::optional<std::string>(given) : std::nullopt;
+    const std::optional<std::string> before =
+        given != nullptr ? std::optional<std::string>(given) : std::nullopt;
     ::setenv("HEADRACE_IO", "epoll", 1);
     CHECK(io_backend_from_environment().value() == io_backend::epoll);
     ::setenv("HEADRACE_IO", "uring", 1);
@@ -198,7 +201,8 @@ TEST_SUITE("unit") {
     CHECK(loop.run(here()) == loop.id());
     std::vector<int> order;
     std::vector<std::unique_ptr<noting_item>> items;
-    for (int number = 0; number < 1000; ++number) items.push_back(std::make_unique<noting_item>(&order, number));
+    for (int number = 0; number < 1000; ++number)
+      items.push_back(std::make_unique<noting_item>(&order, number));
     for (auto& item : items) loop.context().post(*item);
     // Posted last, from the same thread: so it comes back last.
     CHECK(loop.run(here()) == loop.id());
@@ -212,7 +216,8 @@ TEST_SUITE("unit") {
     std::array<std::atomic<int>, 4> ran{};
     const auto reaches = [](const std::atomic<int>& count, int wanted_count) {
       const auto until = std::chrono::steady_clock::now() + 60s;
-      while (count < wanted_count && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      while (count < wanted_count && std::chrono::steady_clock::now() < until)
+        std::this_thread::yield();
       return count == wanted_count;
     };
     std::vector<std::thread> posters;
@@ -286,7 +291,9 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("a loop comes and goes without leaking a descriptor") {
-    { const io_context first({.backend = wanted()}); }
+    {
+      const io_context first({.backend = wanted()});
+    }
     const auto before = test::open_descriptors();
     for (int round = 0; round < 20; ++round) {
       io_context loop({.backend = wanted()});

@@ -1,18 +1,16 @@
+#include <headrace/io/operation.hpp>
+
 #include "raw_peer.hpp"
 
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/io/blocking_pool.hpp>
-#include <headrace/io/operation.hpp>
 #include <headrace/io/socket.hpp>
 
-#include <io/engine.hpp>
-
-#include <support/loop_thread.hpp>
-
 #include <doctest/doctest.h>
-
 #include <fcntl.h>
+#include <io/engine.hpp>
 #include <poll.h>
+#include <support/loop_thread.hpp>
 
 #include <array>
 #include <atomic>
@@ -29,7 +27,8 @@ namespace {
 
 /// Descriptors for operations that no public class offers.
 struct watched {
-  watched(io_context& owner, int number) : loop(owner), descriptor(std::make_unique<detail::descriptor>()) {
+  watched(io_context& owner, int number)
+      : loop(owner), descriptor(std::make_unique<detail::descriptor>()) {
     descriptor->number = number;
   }
   watched(const watched&) = delete;
@@ -171,7 +170,8 @@ class full_listener {
 };
 
 void pause_a_little(int round) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds((round * 7) % 120);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::microseconds((round * 7) % 120);
   while (std::chrono::steady_clock::now() < until) {
   }
 }
@@ -225,7 +225,8 @@ TEST_SUITE("unit") {
     const test::raw_peer far(ends[1]);
     std::stop_source source;
     source.request_stop();
-    CHECK(loop.run(with_stop(source.get_token(), poll_kind(&loop.context(), ends[0], POLLIN))) == errc::cancelled);
+    CHECK(loop.run(with_stop(source.get_token(), poll_kind(&loop.context(), ends[0], POLLIN))) ==
+          errc::cancelled);
   }
 
   TEST_CASE("what cannot be watched is an error, not an exception") {
@@ -376,7 +377,8 @@ TEST_SUITE("unit") {
         pause_a_little(round);
         source.request_stop();
       });
-      CHECK(loop.run(with_stop(source.get_token(), connect_kind(&loop.context(), full.local()))) == errc::cancelled);
+      CHECK(loop.run(with_stop(source.get_token(), connect_kind(&loop.context(), full.local()))) ==
+            errc::cancelled);
       stopper.join();
     }
   }
@@ -391,7 +393,8 @@ TEST_SUITE("unit") {
         pause_a_little(round);
         source.request_stop();
       });
-      const errc kind = loop.run(with_stop(source.get_token(), connect_kind(&loop.context(), listener.local())));
+      const errc kind =
+          loop.run(with_stop(source.get_token(), connect_kind(&loop.context(), listener.local())));
       CHECK((kind == errc::cancelled || kind == errc{}));
       if (kind == errc{}) ++connected;
       stopper.join();

@@ -3,7 +3,6 @@
 #include <headrace/io/endpoint.hpp>
 
 #include <doctest/doctest.h>
-
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
@@ -76,11 +75,14 @@ class raw_peer {
   int descriptor_ = -1;
 };
 
-[[nodiscard]] inline endpoint loopback(std::uint16_t port = 0) { return *endpoint::from_literal("127.0.0.1", port); }
+[[nodiscard]] inline endpoint loopback(std::uint16_t port = 0) {
+  return *endpoint::from_literal("127.0.0.1", port);
+}
 
 class raw_listener {
  public:
-  explicit raw_listener(int backlog = 128) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit raw_listener(int backlog = 128)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const endpoint any = loopback();
     REQUIRE(::bind(socket_.native(), any.data(), any.size()) == 0);
     REQUIRE(::listen(socket_.native(), backlog) == 0);
@@ -104,7 +106,8 @@ class raw_listener {
 
 /// How many descriptors the process has open.
 [[nodiscard]] inline std::ptrdiff_t open_descriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
 }
 
 }  // namespace headrace::test

@@ -1,16 +1,15 @@
+#include <headrace/io/resolver.hpp>
+
 #include "raw_peer.hpp"
 
 #include <headrace/base/error.hpp>
 #include <headrace/coro/async_scope.hpp>
-#include <headrace/io/resolver.hpp>
-
-#include <support/loop_thread.hpp>
 
 #include <doctest/doctest.h>
-
 #include <fcntl.h>
 #include <net/if.h>
 #include <sched.h>
+#include <support/loop_thread.hpp>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
@@ -37,7 +36,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-task<std::unique_ptr<resolver>> make(io_context* loop) { co_return std::make_unique<resolver>(*loop); }
+task<std::unique_ptr<resolver>> make(io_context* loop) {
+  co_return std::make_unique<resolver>(*loop);
+}
 
 task<> drop(std::unique_ptr<resolver> dropped) {
   const std::unique_ptr<resolver> here = std::move(dropped);
@@ -76,8 +77,8 @@ bool contains(const std::vector<std::string>& all, std::string_view one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-/// A name server on 127.0.0.1:53 that knows `four.test`, `both.test`, `silent.test` (never answers), `late.test` (answers only who asks
-/// again), and that all others do not exist.
+/// A name server on 127.0.0.1:53 that knows `four.test`, `both.test`, `silent.test` (never
+/// answers), `late.test` (answers only who asks again), and that all others do not exist.
 class name_server {
  public:
   name_server() : socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
@@ -127,7 +128,8 @@ class name_server {
     const auto end = at + 5;
     if (name == "silent.test.") return {};
     if (name == "late.test." && late_.insert(six).second) return {};
-    std::vector<unsigned char> reply(question.begin(), question.begin() + static_cast<std::ptrdiff_t>(end));
+    std::vector<unsigned char> reply(question.begin(),
+                                     question.begin() + static_cast<std::ptrdiff_t>(end));
     const bool known = name == "four.test." || name == "both.test." || name == "late.test.";
     const bool found = six ? name == "both.test." : known;
     reply[2] = 0x81;
@@ -138,7 +140,8 @@ class name_server {
     const auto add = [&reply](std::initializer_list<unsigned char> bytes) {
       reply.insert(reply.end(), bytes.begin(), bytes.end());
     };
-    // The name again, the type, the class, a minute to live, and the address from the range for documentation.
+    // The name again, the type, the class, a minute to live, and the address from the range for
+    // documentation.
     add({0xc0, 12, 0, static_cast<unsigned char>(six ? 28 : 1), 0, 1, 0, 0, 0, 60});
     if (six) {
       add({0, 16, 0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7});
@@ -157,12 +160,14 @@ class name_server {
 bool write_text(const char* path, const std::string& text) {
   const int number = ::open(path, O_WRONLY | O_CLOEXEC);
   if (number < 0) return false;
-  const bool written = ::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool written =
+      ::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   ::close(number);
   return written;
 }
 
-/// A machine of our own, as far as names go: a network with nothing but loopback, and another resolv.conf.
+/// A machine of our own, as far as names go: a network with nothing but loopback, and another
+/// resolv.conf.
 bool leave_the_machine(const char* configuration) {
   const auto user = ::geteuid();
   const auto group = ::getegid();
@@ -185,19 +190,22 @@ constexpr int not_allowed_here = 77;
 
 /// Runs this program again, on a machine whose name server is 127.0.0.1; gives its exit status.
 int run_with_name_server(const char* test_case) {
-  std::string configuration = (std::filesystem::temp_directory_path() / "headrace-resolver-test-XXXXXX").string();
+  std::string configuration =
+      (std::filesystem::temp_directory_path() / "headrace-resolver-test-XXXXXX").string();
   const int number = ::mkstemp(configuration.data());
   REQUIRE(number >= 0);
   const std::string text = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
   REQUIRE(::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   ::close(number);
   const std::string chosen = std::string("--test-case=") + test_case;
-  // Not fork(): ThreadSanitizer starts a thread of its own in the child, and only a single thread may leave its namespaces.
+  // Not fork(): ThreadSanitizer starts a thread of its own in the child, and only a single thread
+  // may leave its namespaces.
   const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
   REQUIRE(child >= 0);
   if (child == 0) {
     if (!leave_the_machine(configuration.c_str())) ::_exit(not_allowed_here);
-    ::execl("/proc/self/exe", "test_io", chosen.c_str(), "--no-skip", "--minimal", static_cast<char*>(nullptr));
+    ::execl("/proc/self/exe", "test_io", chosen.c_str(), "--no-skip", "--minimal",
+            static_cast<char*>(nullptr));
     ::_exit(126);
   }
   int status = 0;
@@ -217,9 +225,12 @@ task<> count_found(resolver* by, int* found) {
 TEST_SUITE("unit") {
   TEST_CASE("a literal address is its own answer") {
     resolving here;
-    CHECK(here.loop.run(resolve(here.names.get(), "127.0.0.1", 80)) == std::vector<std::string>{"127.0.0.1:80"});
-    CHECK(here.loop.run(resolve(here.names.get(), "::1", 80)) == std::vector<std::string>{"[::1]:80"});
-    CHECK(here.loop.run(resolve(here.names.get(), "[::1]", 80)) == std::vector<std::string>{"[::1]:80"});
+    CHECK(here.loop.run(resolve(here.names.get(), "127.0.0.1", 80)) ==
+          std::vector<std::string>{"127.0.0.1:80"});
+    CHECK(here.loop.run(resolve(here.names.get(), "::1", 80)) ==
+          std::vector<std::string>{"[::1]:80"});
+    CHECK(here.loop.run(resolve(here.names.get(), "[::1]", 80)) ==
+          std::vector<std::string>{"[::1]:80"});
   }
 
   TEST_CASE("localhost is this machine, as often as it is asked") {
@@ -233,11 +244,12 @@ TEST_SUITE("unit") {
   TEST_CASE("what cannot be a name is a connect_error at once, and names the host") {
     resolving here;
     for (const auto& host : {std::string(), std::string("a..b"), std::string("local\0host", 10),
-                                   std::string(300, 'a'), std::string("two words")}) {
+                             std::string(300, 'a'), std::string("two words")}) {
       CAPTURE(host);
       // A name server may be asked for some of them: then the stop is what ends it.
       std::stop_source source;
-      const auto failed = here.loop.run(with_stop(source.get_token(), failure_of(here.names.get(), host)));
+      const auto failed =
+          here.loop.run(with_stop(source.get_token(), failure_of(here.names.get(), host)));
       CHECK(failed.kind() == errc::connect_error);
       CHECK(failed.reason().find(host) != std::string::npos);
     }
@@ -248,8 +260,8 @@ TEST_SUITE("unit") {
     {
       std::stop_source source;
       source.request_stop();
-      const auto failed =
-          here.loop.run(with_stop(source.get_token(), failure_of(here.names.get(), "nobody.invalid")));
+      const auto failed = here.loop.run(
+          with_stop(source.get_token(), failure_of(here.names.get(), "nobody.invalid")));
       CHECK((failed.kind() == errc::cancelled || failed.kind() == errc::connect_error));
     }
     for (int round = 0; round < 50; ++round) {
@@ -259,8 +271,8 @@ TEST_SUITE("unit") {
         while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
         source.request_stop();
       });
-      const auto failed =
-          here.loop.run(with_stop(source.get_token(), failure_of(here.names.get(), "nobody.invalid")));
+      const auto failed = here.loop.run(
+          with_stop(source.get_token(), failure_of(here.names.get(), "nobody.invalid")));
       // Where there is no name server, or one that answers at once, it may have failed before.
       CHECK((failed.kind() == errc::cancelled || failed.kind() == errc::connect_error));
       stopper.join();
@@ -275,8 +287,10 @@ TEST_SUITE("unit") {
       async_scope stopped;
       async_scope others;
       for (int at = 0; at < 3; ++at) {
-        others.spawn(here.loop.context(), fail_into(here.names.get(), "other.invalid", &other_kinds));
-        stopped.spawn(here.loop.context(), fail_into(here.names.get(), "stopped.invalid", &stopped_kinds));
+        others.spawn(here.loop.context(),
+                     fail_into(here.names.get(), "other.invalid", &other_kinds));
+        stopped.spawn(here.loop.context(),
+                      fail_into(here.names.get(), "stopped.invalid", &stopped_kinds));
       }
       stopped.request_stop();
       sync_wait(join(&stopped));
@@ -291,15 +305,17 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("a resolver leaves no descriptor behind") {
-    { const resolving first; }
+    {
+      const resolving first;
+    }
     const auto before = test::open_descriptors();
     {
       resolving here;
       CHECK(!here.loop.run(resolve(here.names.get(), "localhost", 1)).empty());
       std::stop_source source;
       std::thread stopper([&source] { source.request_stop(); });
-      static_cast<void>(
-          here.loop.run(with_stop(source.get_token(), failure_of(here.names.get(), "nobody.invalid"))));
+      static_cast<void>(here.loop.run(
+          with_stop(source.get_token(), failure_of(here.names.get(), "nobody.invalid"))));
       stopper.join();
     }
     CHECK(test::open_descriptors() == before);
@@ -318,7 +334,8 @@ TEST_SUITE("unit") {
     const name_server server;
     resolving here;
     resolver* const names = here.names.get();
-    CHECK(here.loop.run(resolve(names, "four.test", 80)) == std::vector<std::string>{"192.0.2.7:80"});
+    CHECK(here.loop.run(resolve(names, "four.test", 80)) ==
+          std::vector<std::string>{"192.0.2.7:80"});
     CHECK(server.asked() > 0);
     const auto both = here.loop.run(resolve(names, "both.test", 443));
     CHECK(both.size() == 2);
@@ -329,7 +346,8 @@ TEST_SUITE("unit") {
     CHECK(missing.message().find("missing.test") != std::string::npos);
 
     // Its limit passes, and it is asked again.
-    CHECK(here.loop.run(resolve(names, "late.test", 80)) == std::vector<std::string>{"192.0.2.7:80"});
+    CHECK(here.loop.run(resolve(names, "late.test", 80)) ==
+          std::vector<std::string>{"192.0.2.7:80"});
     {
       std::stop_source source;
       const int before = server.asked();
@@ -337,7 +355,8 @@ TEST_SUITE("unit") {
         while (server.asked() == before) std::this_thread::yield();
         source.request_stop();
       });
-      CHECK(here.loop.run(with_stop(source.get_token(), failure_of(names, "silent.test"))).kind() == errc::cancelled);
+      CHECK(here.loop.run(with_stop(source.get_token(), failure_of(names, "silent.test"))).kind() ==
+            errc::cancelled);
       stopper.join();
     }
 
@@ -349,9 +368,11 @@ TEST_SUITE("unit") {
       async_scope stopped;
       async_scope others;
       for (int at = 0; at < 4; ++at) {
-        if (at % 2 == round % 2) stopped.spawn(here.loop.context(), fail_into(names, "silent.test", &kinds));
+        if (at % 2 == round % 2)
+          stopped.spawn(here.loop.context(), fail_into(names, "silent.test", &kinds));
         others.spawn(here.loop.context(), count_found(names, &found));
-        if (at % 2 != round % 2) stopped.spawn(here.loop.context(), fail_into(names, "silent.test", &kinds));
+        if (at % 2 != round % 2)
+          stopped.spawn(here.loop.context(), fail_into(names, "silent.test", &kinds));
       }
       const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(round * 10);
       while (std::chrono::steady_clock::now() < until) std::this_thread::yield();

@@ -1,16 +1,15 @@
+#include <headrace/io/socket.hpp>
+
 #include "raw_peer.hpp"
 
 #include <headrace/base/error.hpp>
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/when.hpp>
-#include <headrace/io/socket.hpp>
-
-#include <support/loop_thread.hpp>
 
 #include <doctest/doctest.h>
-
 #include <fcntl.h>
 #include <signal.h>
+#include <support/loop_thread.hpp>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -114,8 +113,10 @@ std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-/// Receives exactly into `into`, cut into `pieces` vectors of uneven sizes, over and over from where the last one ended.
-task<> receive_scattered(headrace::socket* from, std::span<std::byte> into, std::size_t pieces, std::uint64_t seed) {
+/// Receives exactly into `into`, cut into `pieces` vectors of uneven sizes, over and over from
+/// where the last one ended.
+task<> receive_scattered(headrace::socket* from, std::span<std::byte> into, std::size_t pieces,
+                         std::uint64_t seed) {
   std::mt19937_64 random(seed);
   while (!into.empty()) {
     std::vector<iovec> vectors;
@@ -186,7 +187,8 @@ task<int> many_connections(io_context* loop, int count) {
   auto listening = acceptor::listen(*loop, test::loopback()).value();
   int answered = 0;
   async_scope scope;
-  for (int number = 0; number < count; ++number) scope.spawn(*loop, ask_one(loop, listening.local(), number, &answered));
+  for (int number = 0; number < count; ++number)
+    scope.spawn(*loop, ask_one(loop, listening.local(), number, &answered));
   for (int number = 0; number < count; ++number) {
     auto accepted = co_await listening.accept();
     struct echo {
@@ -242,8 +244,8 @@ struct to_raw {
   }
 };
 
-task<> receive_into(headrace::socket* from, std::size_t slice, std::atomic<std::size_t>* count, std::string* all,
-                    bool* ended) {
+task<> receive_into(headrace::socket* from, std::size_t slice, std::atomic<std::size_t>* count,
+                    std::string* all, bool* ended) {
   for (;;) {
     const auto some = co_await receive_some(from, slice);
     if (some.empty()) break;
@@ -256,7 +258,7 @@ task<> receive_into(headrace::socket* from, std::size_t slice, std::atomic<std::
 task<int> nonblocking_flag(io_context* loop, int descriptor) {
   auto adopted = headrace::socket::adopt(*loop, descriptor);
   const int flags = ::fcntl(adopted.native(), F_GETFL);
-  co_return flags & O_NONBLOCK;
+  co_return flags& O_NONBLOCK;
 }
 
 task<std::string> adopt_and_receive(io_context* loop, int descriptor) {
@@ -288,7 +290,8 @@ task<> refuse_then_accept(io_context* loop, bool* refused) {
 }
 
 task<> close_while_events_wait(io_context* loop, int count) {
-  // All become readable, and one closes the others while the events of the same round still name them.
+  // All become readable, and one closes the others while the events of the same round still name
+  // them.
   std::vector<pair> pairs;
   for (int at = 0; at < count; ++at) {
     auto made = co_await make_pair(loop, "127.0.0.1");
@@ -400,7 +403,8 @@ TEST_SUITE("unit") {
           bool ended = false;
           async_scope scope;
           const auto begin = [&] {
-            scope.spawn(connection.loop.context(), receive_into(&connection.near, slice, &count, &all, &ended));
+            scope.spawn(connection.loop.context(),
+                        receive_into(&connection.near, slice, &count, &all, &ended));
           };
           const auto arrived = [&] {
             while (count.load(std::memory_order_acquire) < text.size()) std::this_thread::yield();
@@ -446,7 +450,8 @@ TEST_SUITE("unit") {
         for (const char& each : text) connection.far.send({&each, 1});
         connection.far.shutdown_send();
       });
-      CHECK(connection.loop.run(receive_to_end(&connection.near, round % 2 == 0 ? 3 : 4096)) == text);
+      CHECK(connection.loop.run(receive_to_end(&connection.near, round % 2 == 0 ? 3 : 4096)) ==
+            text);
       sender.join();
     }
   }
@@ -459,13 +464,15 @@ TEST_SUITE("unit") {
       bool ended = false;
       async_scope scope;
       if (round % 2 == 0) {
-        scope.spawn(connection.loop.context(), receive_into(&connection.near, 64, &count, &all, &ended));
+        scope.spawn(connection.loop.context(),
+                    receive_into(&connection.near, 64, &count, &all, &ended));
       }
       connection.far.send("ab");
       connection.far.send("!", MSG_OOB);
       connection.far.send("cd");
       if (round % 2 == 1) {
-        scope.spawn(connection.loop.context(), receive_into(&connection.near, 64, &count, &all, &ended));
+        scope.spawn(connection.loop.context(),
+                    receive_into(&connection.near, 64, &count, &all, &ended));
       }
       // Without an end, which would be an event of its own.
       while (count.load(std::memory_order_acquire) < 4) std::this_thread::yield();

@@ -13,6 +13,10 @@ namespace headrace {
 
 class blocking_pool;
 
+namespace detail {
+class idle_operation;
+}
+
 /// How a loop talks to the kernel.
 enum class io_backend : std::uint8_t { automatic, uring, epoll };
 
@@ -61,6 +65,10 @@ class io_context final : public executor, public timer_service {
   /// Threads: any.
   void post(work_item& item) noexcept override;
 
+  /// Runs `item` when the loop has nothing else to do, and after `idle_patience` at the latest: for work that only pays where time is left over.
+  /// Threads: the loop's own.
+  void post_when_idle(work_item& item);
+
   [[nodiscard]] timer_service* timers() noexcept override { return this; }
   void start_timer(timer_item& item, steady_time deadline) override {
     HEADRACE_ASSERT(on_this_thread());
@@ -86,6 +94,9 @@ class io_context final : public executor, public timer_service {
 
  private:
   bool run_posted();
+  void run_idle() noexcept;
+
+  static constexpr std::chrono::milliseconds idle_patience{20};
 
   const std::thread::id thread_ = std::this_thread::get_id();
   io_backend backend_;
@@ -95,9 +106,35 @@ class io_context final : public executor, public timer_service {
   work_queue local_;                          ///< posted by the loop's own thread
   std::atomic<work_item*> remote_{nullptr};   ///< posted by others: a stack, newest first
   std::atomic<unsigned> posting_{0};          ///< other threads inside `post`
+  work_queue idle_;                           ///< for when there is nothing else to do
+  steady_time idle_since_{};                  ///< when the first of them came, or the last one ran
   bool stopping_ = false;
   struct stop_item;
   std::unique_ptr<stop_item> stop_;
 };
+
+namespace detail {
+
+/// Resumes when a loop has nothing else to do.
+class [[nodiscard]] idle_operation final {
+ public:
+  explicit idle_operation(io_context& context) noexcept : context_(context) {}
+
+  [[nodiscard]] bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> handle) {
+    resume_.coroutine = handle;
+    context_.post_when_idle(resume_);
+  }
+  void await_resume() const noexcept {}
+
+ private:
+  io_context& context_;
+  resume_item resume_;
+};
+
+}  // namespace detail
+
+/// Suspends until `context`, on whose thread this is awaited, has nothing else to do; see `io_context::post_when_idle`.
+[[nodiscard]] inline detail::idle_operation idle(io_context& context) noexcept { return detail::idle_operation(context); }
 
 }  // namespace headrace

@@ -19,6 +19,7 @@ struct transfer_limits {
   std::chrono::nanoseconds stall_limit = std::chrono::seconds(20);    ///< Below `stall_rate` for this long: aborted and resumed.
   std::uint64_t stall_rate = 1024;                                    ///< Bytes a second.
   unsigned retries = 5;                                               ///< Of one range, without progress.
+  std::chrono::milliseconds shortest_pause{100};                      ///< Before a retry; grows from there.
   std::optional<steady_time> deadline;                                ///< No retry begins after it.
 };
 
