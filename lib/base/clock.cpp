@@ -8,8 +8,12 @@ namespace {
 
 class machine_clock final : public clock {
  public:
-  [[nodiscard]] steady_time now() const noexcept override { return std::chrono::steady_clock::now(); }
-  [[nodiscard]] system_time wall() const noexcept override { return std::chrono::system_clock::now(); }
+  [[nodiscard]] steady_time now() const noexcept override {
+    return std::chrono::steady_clock::now();
+  }
+  [[nodiscard]] system_time wall() const noexcept override {
+    return std::chrono::system_clock::now();
+  }
 };
 
 class split_mix final : public random_source {

@@ -6,10 +6,23 @@
 namespace headrace {
 namespace {
 
-constexpr std::array<std::string_view, 17> kind_names = {
-    "",           "not_found",      "access_denied", "invalid_request", "throttled",   "timeout",
-    "object_changed", "truncated",  "protocol_error", "tls_error",      "connect_error", "unavailable",
-    "invalid_safetensors", "unsupported", "cancelled", "out_of_memory", "internal"};
+constexpr std::array<std::string_view, 17> kind_names = {"",
+                                                         "not_found",
+                                                         "access_denied",
+                                                         "invalid_request",
+                                                         "throttled",
+                                                         "timeout",
+                                                         "object_changed",
+                                                         "truncated",
+                                                         "protocol_error",
+                                                         "tls_error",
+                                                         "connect_error",
+                                                         "unavailable",
+                                                         "invalid_safetensors",
+                                                         "unsupported",
+                                                         "cancelled",
+                                                         "out_of_memory",
+                                                         "internal"};
 
 class category final : public std::error_category {
  public:
@@ -36,7 +49,8 @@ std::string describe(const std::string& message, const error_context& context) {
   if (!context.server_code.empty()) add("code " + context.server_code);
   if (!context.request_id.empty()) add("request id " + context.request_id);
 
-  if (!context.uri.empty() && line.find(context.uri) == std::string::npos) line += ": " + context.uri;
+  if (!context.uri.empty() && line.find(context.uri) == std::string::npos)
+    line += ": " + context.uri;
   if (!details.empty()) line += " (" + details + ")";
   // One error is one line, whatever a server or a file name put into it.
   for (char& letter : line) {

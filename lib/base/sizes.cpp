@@ -10,7 +10,8 @@ namespace {
 
 failure<error> not_a_size(std::string_view text) {
   return failure{error(errc::invalid_request,
-                       "'" + std::string(text) + "' is not a size: write bytes or a number with a unit, such as 16MiB")};
+                       "'" + std::string(text) +
+                           "' is not a size: write bytes or a number with a unit, such as 16MiB")};
 }
 
 }  // namespace

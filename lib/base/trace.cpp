@@ -72,7 +72,8 @@ std::uint32_t trace::track(std::string name) {
   return static_cast<std::uint32_t>(tracks_.size());
 }
 
-void trace::span(std::uint32_t track, std::string_view name, std::int64_t began, std::string arguments) {
+void trace::span(std::uint32_t track, std::string_view name, std::int64_t began,
+                 std::string arguments) {
   const auto ended = now();
   const std::lock_guard lock(mutex_);
   events_.push_back({'X', track, began, ended - began, std::string(name), std::move(arguments)});
@@ -101,7 +102,8 @@ std::string trace::to_json() const {
   for (const auto& entry : events_) {
     json += ",\n{\"ph\":\"";
     json += entry.phase;
-    json += R"(","pid":1,"tid":)" + std::to_string(entry.track) + R"(,"ts":)" + std::to_string(entry.began);
+    json += R"(","pid":1,"tid":)" + std::to_string(entry.track) + R"(,"ts":)" +
+            std::to_string(entry.began);
     if (entry.phase == 'X') json += R"(,"dur":)" + std::to_string(entry.duration);
     if (entry.phase == 'i') json += R"(,"s":"t")";
     json += R"(,"name":)" + json_quote(entry.name);

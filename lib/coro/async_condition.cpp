@@ -21,7 +21,8 @@ void async_condition::notify_one(wake_list& woken) noexcept {
   wait_operation& waiter = *first_;
   remove(waiter);
   waiter.outcome_ = wait_operation::outcome::notified;
-  if (!waiter.suspended_) return;  // still on its way into suspension: it will find the outcome there
+  if (!waiter.suspended_)
+    return;  // still on its way into suspension: it will find the outcome there
   waiter.next_ = nullptr;
   *woken.last_ = &waiter;
   woken.last_ = &waiter.next_;
@@ -45,15 +46,16 @@ bool async_condition::wait_operation::suspend() {
   condition_.append(*this);
 
   if (stoppable_ && environment_.stop.stop_possible()) {
-    // The callback takes the mutex, so it is registered without it. Until `suspended_` is set, nobody resumes us: whoever
-    // decides the outcome meanwhile only leaves it here.
+    // The callback takes the mutex, so it is registered without it. Until `suspended_` is set,
+    // nobody resumes us: whoever decides the outcome meanwhile only leaves it here.
     lock_.unlock();
     stop_callback_.emplace(environment_.stop, on_stop{this});
     lock_.lock();
     if (outcome_ != outcome::waiting) return false;
   }
   suspended_ = true;
-  // Not lock_.unlock(): it writes to the lock after it has released the mutex, when we may already run on another thread.
+  // Not lock_.unlock(): it writes to the lock after it has released the mutex, when we may already
+  // run on another thread.
   lock_.release()->unlock();
   return true;
 }
@@ -71,7 +73,8 @@ void async_condition::wait_operation::stopped() noexcept {
 
 bool async_condition::wait_operation::await_resume() {
   if (lock_.owns_lock()) {
-    // Never suspended. A callback that has yet to begin must not wait for the mutex that we hold while we wait for it.
+    // Never suspended. A callback that has yet to begin must not wait for the mutex that we hold
+    // while we wait for it.
     lock_.unlock();
     stop_callback_.reset();
     lock_.lock();

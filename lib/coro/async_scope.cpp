@@ -33,7 +33,8 @@ async_scope::root async_scope::run(async_scope& scope, task<void> work, environm
   scope.finished(std::move(failed));
 }
 
-async_scope::async_scope(std::stop_token parent) : parent_(std::move(parent), forward_stop{&stop_}) {}
+async_scope::async_scope(std::stop_token parent)
+    : parent_(std::move(parent), forward_stop{&stop_}) {}
 
 async_scope::~async_scope() { HEADRACE_ASSERT(running() == 0); }
 

@@ -5,8 +5,8 @@ namespace headrace::detail {
 void blocking_executor::post(work_item& item) noexcept {
   const std::lock_guard lock(mutex_);
   items_.push(item);
-  // Notified under the lock: once the caller has the lock again, nobody is inside the condition variable any more, and
-  // the caller may destroy it.
+  // Notified under the lock: once the caller has the lock again, nobody is inside the condition
+  // variable any more, and the caller may destroy it.
   ready_.notify_one();
 }
 

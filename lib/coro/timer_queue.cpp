@@ -1,6 +1,5 @@
-#include <headrace/coro/timer_service.hpp>
-
 #include <headrace/base/assert.hpp>
+#include <headrace/coro/timer_service.hpp>
 
 namespace headrace {
 

@@ -18,7 +18,8 @@ result<device> parse_device(std::string_view text) {
     const auto read = std::from_chars(text.data() + prefix.size(), end, index);
     if (read.ec == std::errc() && read.ptr == end) return cuda(index);
   }
-  return failure{error(errc::invalid_request, "'" + std::string(text) + "' is not a device: use cpu, cuda or cuda:N")};
+  return failure{error(errc::invalid_request,
+                       "'" + std::string(text) + "' is not a device: use cpu, cuda or cuda:N")};
 }
 
 }  // namespace headrace

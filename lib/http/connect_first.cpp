@@ -1,4 +1,4 @@
-#include <http/connect_first.hpp>
+#include "http/connect_first.hpp"
 
 #include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/async_scope.hpp>

@@ -1,8 +1,8 @@
 #include <headrace/http/http_connection.hpp>
 
-#include <headrace/base/assert.hpp>
+#include "http/response_parser.hpp"
 
-#include <http/response_parser.hpp>
+#include <headrace/base/assert.hpp>
 
 #include <algorithm>
 #include <array>

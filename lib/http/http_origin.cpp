@@ -1,6 +1,6 @@
 #include <headrace/http/http_origin.hpp>
 
-#include <http/text.hpp>
+#include "http/text.hpp"
 
 #include <algorithm>
 #include <charconv>

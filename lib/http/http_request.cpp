@@ -1,6 +1,6 @@
 #include <headrace/http/http_request.hpp>
 
-#include <http/text.hpp>
+#include "http/text.hpp"
 
 #include <algorithm>
 #include <array>

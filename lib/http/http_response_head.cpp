@@ -1,8 +1,8 @@
 #include <headrace/http/http_response_head.hpp>
 
-#include <headrace/base/assert.hpp>
+#include "http/text.hpp"
 
-#include <http/text.hpp>
+#include <headrace/base/assert.hpp>
 
 namespace headrace {
 

@@ -1,8 +1,8 @@
-#include <http/response_parser.hpp>
+#include "http/response_parser.hpp"
+
+#include "http/text.hpp"
 
 #include <headrace/base/assert.hpp>
-
-#include <http/text.hpp>
 
 #include <algorithm>
 #include <array>

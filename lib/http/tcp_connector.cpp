@@ -1,6 +1,6 @@
 #include <headrace/http/tcp_connector.hpp>
 
-#include <http/connect_first.hpp>
+#include "http/connect_first.hpp"
 
 #include <algorithm>
 #include <cstddef>

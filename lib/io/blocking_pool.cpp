@@ -6,7 +6,9 @@
 
 namespace headrace {
 
-blocking_pool::blocking_pool(unsigned threads) : limit_(threads > 0 ? threads : 1) { threads_.reserve(limit_); }
+blocking_pool::blocking_pool(unsigned threads) : limit_(threads > 0 ? threads : 1) {
+  threads_.reserve(limit_);
+}
 
 blocking_pool::~blocking_pool() {
   {

@@ -11,14 +11,17 @@ namespace {
 
 class tcp_stream final : public byte_stream {
  public:
-  explicit tcp_stream(socket connected) : socket_(std::move(connected)), peer_(socket_.peer().to_string()) {}
+  explicit tcp_stream(socket connected)
+      : socket_(std::move(connected)), peer_(socket_.peer().to_string()) {}
 
   task<io_result<std::size_t>> receive(buffer_sequence destination) override {
     auto received = co_await socket_.receive(destination);
     co_return received;
   }
 
-  task<io_result<void>> send(std::span<const std::byte> bytes) override { return socket_.send_all(bytes); }
+  task<io_result<void>> send(std::span<const std::byte> bytes) override {
+    return socket_.send_all(bytes);
+  }
 
   [[nodiscard]] const std::string& peer() const noexcept override { return peer_; }
 
@@ -43,7 +46,7 @@ task<io_result<std::unique_ptr<byte_stream>>> connect_one(io_context& context, e
 
 /// Like with_timeout, for results: a stop that the timer made is ETIMEDOUT.
 task<io_result<std::unique_ptr<byte_stream>>> connect_within(io_context& context, endpoint address,
-                                                            std::chrono::nanoseconds limit) {
+                                                             std::chrono::nanoseconds limit) {
   environment given = co_await current_environment();
   std::stop_source either;
   const std::stop_callback inherited(given.stop, detail::request_stop{&either});
@@ -65,8 +68,9 @@ std::unique_ptr<byte_stream> make_tcp_stream(socket connected) {
   return std::make_unique<tcp_stream>(std::move(connected));
 }
 
-task<io_result<std::unique_ptr<byte_stream>>> connect_tcp(io_context& context, std::vector<endpoint> addresses,
-                                                         std::chrono::nanoseconds limit) {
+task<io_result<std::unique_ptr<byte_stream>>> connect_tcp(io_context& context,
+                                                          std::vector<endpoint> addresses,
+                                                          std::chrono::nanoseconds limit) {
   std::error_code last(EADDRNOTAVAIL, std::system_category());
   for (const endpoint& address : addresses) {
     auto connected = co_await connect_within(context, address, limit);

@@ -15,7 +15,8 @@ endpoint::endpoint(const sockaddr* address, socklen_t size) noexcept
 }
 
 std::optional<endpoint> endpoint::from_literal(std::string_view host, std::uint16_t port) {
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
   if (host.find('\0') != std::string_view::npos) return std::nullopt;  // inet_pton would stop there
   const std::string text(host);
   sockaddr_in four{};
@@ -35,18 +36,21 @@ std::optional<endpoint> endpoint::from_literal(std::string_view host, std::uint1
 
 std::uint16_t endpoint::port() const noexcept {
   if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
-  if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port);
+  if (family() == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port);
   return 0;
 }
 
 std::string endpoint::to_string() const {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (family() == AF_INET) {
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, text.data(), text.size());
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, text.data(),
+                text.size());
     return std::string(text.data()) + ":" + std::to_string(port());
   }
   if (family() == AF_INET6) {
-    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, text.data(), text.size());
+    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, text.data(),
+                text.size());
     return "[" + std::string(text.data()) + "]:" + std::to_string(port());
   }
   return "?";

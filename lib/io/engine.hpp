@@ -16,7 +16,8 @@ struct descriptor {
   // Edge-triggered readiness: true until the kernel says EAGAIN, true again with the next event.
   bool readable = true;
   bool writable = true;
-  bool finished = false;  ///< the peer has hung up or failed (or sent urgent data): a short count says nothing about more
+  bool finished = false;  ///< the peer has hung up or failed (or sent urgent data): a short count
+                          ///< says nothing about more
   bool watched = false;
 };
 
@@ -25,15 +26,16 @@ class io_engine {
  public:
   virtual ~io_engine() = default;
 
-  /// Takes the operation and gives 0: `operation::complete` follows, never from inside this call. Or minus an `errno`, and
-  /// nothing follows.
+  /// Takes the operation and gives 0: `operation::complete` follows, never from inside this call.
+  /// Or minus an `errno`, and nothing follows.
   [[nodiscard]] virtual int start(operation& started) = 0;
 
-  /// Asks to end the operation early; its completion still follows, or has been called when this returns.
+  /// Asks to end the operation early; its completion still follows, or has been called when this
+  /// returns.
   virtual void cancel(operation& cancelled) noexcept = 0;
 
-  /// Submits what was started, waits for completions until `until` (empty: for ever; in the past: not at all) and delivers them. Whether there
-  /// were any.
+  /// Submits what was started, waits for completions until `until` (empty: for ever; in the past:
+  /// not at all) and delivers them. Whether there were any.
   virtual bool wait(std::optional<steady_time> until) = 0;
 
   /// Ends a `wait`. Threads: any.
@@ -42,7 +44,8 @@ class io_engine {
   /// Closes. No operation may be under way on it.
   virtual void release(std::unique_ptr<descriptor> closed) noexcept = 0;
 
-  /// SOCK_NONBLOCK where the backend needs it: io_uring would complete with EAGAIN instead of waiting.
+  /// SOCK_NONBLOCK where the backend needs it: io_uring would complete with EAGAIN instead of
+  /// waiting.
   [[nodiscard]] virtual int socket_flags() const noexcept = 0;
 };
 

@@ -1,8 +1,7 @@
+#include "io/engine.hpp"
+
 #include <headrace/io/blocking_pool.hpp>
-
 #include <headrace/io/inherited.hpp>
-
-#include <io/engine.hpp>
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -20,13 +19,15 @@ namespace {
 
 /// A file read on a helper thread, which comes back to the loop as posted work.
 struct file_read final : work_item {
-  file_read(operation& read, io_context& loop) noexcept : work_item(&on_helper), target(read), context(loop) {}
+  file_read(operation& read, io_context& loop) noexcept
+      : work_item(&on_helper), target(read), context(loop) {}
 
   static void on_helper(work_item& item) noexcept {
     auto& self = static_cast<file_read&>(item);
     const auto& buffers = self.target.asked.buffers;
-    const auto count = ::preadv(self.target.target()->number, buffers.data(), static_cast<int>(buffers.size()),
-                                static_cast<off_t>(self.target.asked.offset));
+    const auto count =
+        ::preadv(self.target.target()->number, buffers.data(), static_cast<int>(buffers.size()),
+                 static_cast<off_t>(self.target.asked.offset));
     self.result = count < 0 ? -errno : static_cast<int>(count);
     self.run = &on_loop;
     self.context.post(self);
@@ -41,12 +42,15 @@ struct file_read final : work_item {
   int result = 0;
 };
 
-/// Readiness by epoll, edge-triggered: each operation is tried once the loop waits, and again after each event on its descriptor. Nothing
-/// completes inside `start`, so that a fast peer can neither overflow the stack nor keep the loop from its other work.
+/// Readiness by epoll, edge-triggered: each operation is tried once the loop waits, and again after
+/// each event on its descriptor. Nothing completes inside `start`, so that a fast peer can neither
+/// overflow the stack nor keep the loop from its other work.
 class epoll_engine final : public io_engine {
  public:
-  explicit epoll_engine(io_context& context) : context_(context), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    if (epoll_ < 0) throw system_failure({errno, std::system_category()}, "cannot create an epoll instance");
+  explicit epoll_engine(io_context& context)
+      : context_(context), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    if (epoll_ < 0)
+      throw system_failure({errno, std::system_category()}, "cannot create an epoll instance");
     epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
     if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_event_.number(), &event) != 0) {
       ::close(epoll_);
@@ -106,16 +110,19 @@ class epoll_engine final : public io_engine {
       auto* const target = static_cast<descriptor*>(events[at].data.ptr);
       if (target == nullptr) {
         std::uint64_t signals = 0;
-        [[maybe_unused]] const auto drained = ::read(wake_event_.number(), &signals, sizeof signals);
+        [[maybe_unused]] const auto drained =
+            ::read(wake_event_.number(), &signals, sizeof signals);
         continue;
       }
       const unsigned happened = events[at].events;
-      // Urgent data counts too: a receive stops at its mark with a short count although more is there.
+      // Urgent data counts too: a receive stops at its mark with a short count although more is
+      // there.
       if ((happened & (EPOLLHUP | EPOLLRDHUP | EPOLLERR | EPOLLPRI)) != 0) target->finished = true;
       if ((happened & (EPOLLIN | EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0) target->readable = true;
       if ((happened & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) target->writable = true;
       // A poll asks for itself what it waits for, which may be room to write.
-      if (target->reading != nullptr && (target->readable || target->reading->kind() == operation_kind::poll)) {
+      if (target->reading != nullptr &&
+          (target->readable || target->reading->kind() == operation_kind::poll)) {
         attempt_later(*target->reading);
       }
       if (target->writable && target->writing != nullptr) attempt_later(*target->writing);
@@ -129,9 +136,10 @@ class epoll_engine final : public io_engine {
 
   void release(std::unique_ptr<descriptor> closed) noexcept override {
     HEADRACE_ASSERT(closed->reading == nullptr && closed->writing == nullptr);
-    // Closing alone does not end the watch where a forked child still holds the same file: its events would point to
-    // freed memory.
-    if (closed->watched) static_cast<void>(::epoll_ctl(epoll_, EPOLL_CTL_DEL, closed->number, nullptr));
+    // Closing alone does not end the watch where a forked child still holds the same file: its
+    // events would point to freed memory.
+    if (closed->watched)
+      static_cast<void>(::epoll_ctl(epoll_, EPOLL_CTL_DEL, closed->number, nullptr));
     inherited_descriptors::close(closed->number);
     // An event of this round may still point to it.
     closed_.push_back(std::move(closed));
@@ -149,7 +157,8 @@ class epoll_engine final : public io_engine {
   }
 
   int watch(descriptor& target) noexcept {
-    epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | EPOLLET, .data = {.ptr = &target}};
+    epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | EPOLLET,
+                      .data = {.ptr = &target}};
     if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, target.number, &event) != 0) return -errno;
     target.watched = true;
     return 0;
@@ -181,7 +190,8 @@ class epoll_engine final : public io_engine {
     descriptor& target = *tried.target();
     const auto outcome = call(tried);
     if (outcome >= 0) {
-      // A short count drained the socket; what comes later raises a new event, but for an end that was announced already.
+      // A short count drained the socket; what comes later raises a new event, but for an end that
+      // was announced already.
       if (tried.kind() == operation_kind::receive && !target.finished &&
           static_cast<std::size_t>(outcome) < total_size(tried.asked.buffers)) {
         target.readable = false;
@@ -202,7 +212,8 @@ class epoll_engine final : public io_engine {
       case operation_kind::receive:
         if (!target.readable) return -EAGAIN;
         if (tried.asked.buffers.size() == 1) {
-          return counted(::recv(target.number, tried.asked.buffers[0].iov_base, tried.asked.buffers[0].iov_len, 0));
+          return counted(::recv(target.number, tried.asked.buffers[0].iov_base,
+                                tried.asked.buffers[0].iov_len, 0));
         }
         tried.message = {};
         tried.message.msg_iov = const_cast<iovec*>(tried.asked.buffers.data());
@@ -218,7 +229,8 @@ class epoll_engine final : public io_engine {
       case operation_kind::accept:
         return counted(::accept4(target.number, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       case operation_kind::poll: {
-        pollfd polled{.fd = target.number, .events = static_cast<short>(tried.asked.events), .revents = 0};
+        pollfd polled{
+            .fd = target.number, .events = static_cast<short>(tried.asked.events), .revents = 0};
         const int ready = ::poll(&polled, 1, 0);
         if (ready < 0) return -errno;
         return ready == 0 ? -EAGAIN : polled.revents;
@@ -232,7 +244,9 @@ class epoll_engine final : public io_engine {
   static int connect(operation& tried) {
     const int number = tried.target()->number;
     if (!std::exchange(tried.connecting, true)) {
-      return ::connect(number, tried.asked.address->data(), tried.asked.address->size()) == 0 ? 0 : -errno;
+      return ::connect(number, tried.asked.address->data(), tried.asked.address->size()) == 0
+                 ? 0
+                 : -errno;
     }
     int failed = 0;
     socklen_t size = sizeof failed;
@@ -257,6 +271,8 @@ class epoll_engine final : public io_engine {
 
 }  // namespace
 
-std::unique_ptr<io_engine> make_epoll_engine(io_context& context) { return std::make_unique<epoll_engine>(context); }
+std::unique_ptr<io_engine> make_epoll_engine(io_context& context) {
+  return std::make_unique<epoll_engine>(context);
+}
 
 }  // namespace headrace::detail

@@ -1,8 +1,8 @@
 #include <headrace/io/file.hpp>
 
-#include <headrace/io/blocking_pool.hpp>
+#include "io/engine.hpp"
 
-#include <io/engine.hpp>
+#include <headrace/io/blocking_pool.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -24,7 +24,8 @@ file& file::operator=(file&& other) noexcept {
 
 file::~file() { close(); }
 
-file::file(std::unique_ptr<detail::descriptor> descriptor) noexcept : descriptor_(std::move(descriptor)) {}
+file::file(std::unique_ptr<detail::descriptor> descriptor) noexcept
+    : descriptor_(std::move(descriptor)) {}
 
 void file::close() noexcept {
   // Neither backend watches files, so no loop has to know.
@@ -45,7 +46,8 @@ task<result<file>> file::open(io_context& context, std::string path) {
   });
   const opened_file opened = co_await opening;
   if (opened.number < 0) {
-    co_return failure{system_failure({opened.failed, std::system_category()}, "cannot open " + path)};
+    co_return failure{
+        system_failure({opened.failed, std::system_category()}, "cannot open " + path)};
   }
   auto descriptor = std::make_unique<detail::descriptor>();
   descriptor->number = opened.number;
@@ -57,13 +59,18 @@ task<result<file>> file::open(io_context& context, std::string path) {
   co_return std::move(made);
 }
 
-io_operation<std::size_t> file::read(io_context& context, std::uint64_t offset, buffer_sequence destination) const {
-  return {context, descriptor_.get(), detail::operation_kind::read_file, {.buffers = destination, .offset = offset}};
+io_operation<std::size_t> file::read(io_context& context, std::uint64_t offset,
+                                     buffer_sequence destination) const {
+  return {context,
+          descriptor_.get(),
+          detail::operation_kind::read_file,
+          {.buffers = destination, .offset = offset}};
 }
 
 io_result<struct stat> file::status() const {
-  struct stat found {};
-  if (::fstat(descriptor_->number, &found) != 0) return failure{std::error_code(errno, std::system_category())};
+  struct stat found{};
+  if (::fstat(descriptor_->number, &found) != 0)
+    return failure{std::error_code(errno, std::system_category())};
   return found;
 }
 

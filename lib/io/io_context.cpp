@@ -1,10 +1,9 @@
 #include <headrace/io/io_context.hpp>
 
+#include "io/engine.hpp"
+
 #include <headrace/base/log.hpp>
-
 #include <headrace/io/inherited.hpp>
-
-#include <io/engine.hpp>
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -32,14 +31,16 @@ result<io_backend> io_backend_from_environment() {
   if (name.empty() || name == "auto") return io_backend::automatic;
   if (name == "uring") return io_backend::uring;
   if (name == "epoll") return io_backend::epoll;
-  return failure{error(errc::invalid_request, "HEADRACE_IO is '" + std::string(name) + "': it takes uring, epoll or auto")};
+  return failure{error(errc::invalid_request, "HEADRACE_IO is '" + std::string(name) +
+                                                  "': it takes uring, epoll or auto")};
 }
 
 io_backend resolve_backend(io_backend wanted) {
   if (wanted != io_backend::automatic) return wanted;
   static const io_backend found = [] {
     const bool uring = detail::make_uring_engine() != nullptr;
-    log(log_level::info, uring ? "I/O by io_uring" : "I/O by epoll: the kernel or a seccomp profile refuses io_uring");
+    log(log_level::info, uring ? "I/O by io_uring"
+                               : "I/O by epoll: the kernel or a seccomp profile refuses io_uring");
     return uring ? io_backend::uring : io_backend::epoll;
   }();
   return found;
@@ -58,18 +59,23 @@ struct io_context::stop_item final : work_item {
 };
 
 io_context::io_context(options given)
-    : backend_(resolve_backend(given.backend)), helpers_(given.helpers), stop_(std::make_unique<stop_item>(*this)) {
-  engine_ = backend_ == io_backend::uring ? detail::make_uring_engine() : detail::make_epoll_engine(*this);
+    : backend_(resolve_backend(given.backend)),
+      helpers_(given.helpers),
+      stop_(std::make_unique<stop_item>(*this)) {
+  engine_ = backend_ == io_backend::uring ? detail::make_uring_engine()
+                                          : detail::make_epoll_engine(*this);
   if (engine_ == nullptr) {
-    throw error(errc::unsupported,
-                "the kernel refuses io_uring (a seccomp profile, or kernel.io_uring_disabled): set HEADRACE_IO=epoll or auto");
+    throw error(
+        errc::unsupported,
+        "the kernel refuses io_uring (a seccomp profile, or kernel.io_uring_disabled): set HEADRACE_IO=epoll or auto");
   }
 }
 
 io_context::~io_context() {
   HEADRACE_ASSERT(on_this_thread());
-  // A thread whose item has run may not have left `post` yet: it still has to write the eventfd. The acquire pairs with its
-  // last release, and its increment came before the item that we have seen.
+  // A thread whose item has run may not have left `post` yet: it still has to write the eventfd.
+  // The acquire pairs with its last release, and its increment came before the item that we have
+  // seen.
   while (posting_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
 }
 
@@ -81,9 +87,11 @@ void io_context::run() {
     if (stopping_) break;
     const bool posted = more || !local_.empty();
     const bool spare = !idle_.empty();
-    const bool delivered = engine_->wait(posted || spare ? std::optional(steady_time::min()) : timers_.next());
+    const bool delivered =
+        engine_->wait(posted || spare ? std::optional(steady_time::min()) : timers_.next());
     // Work for idle times goes first only where it has waited long enough.
-    if (spare && ((!posted && !delivered && local_.empty()) || now() - idle_since_ > idle_patience)) run_idle();
+    if (spare && ((!posted && !delivered && local_.empty()) || now() - idle_since_ > idle_patience))
+      run_idle();
   }
   stopping_ = false;
 }
@@ -101,7 +109,8 @@ void io_context::run_idle() noexcept {
 }
 
 bool io_context::run_posted() {
-  // Acquire: what the poster wrote before it posted is visible to the item. The stack comes newest first.
+  // Acquire: what the poster wrote before it posted is visible to the item. The stack comes newest
+  // first.
   work_item* stack = remote_.exchange(nullptr, std::memory_order_acquire);
   work_item* oldest = nullptr;
   while (stack != nullptr) {
@@ -115,7 +124,8 @@ bool io_context::run_posted() {
     local_.push(*oldest);
     oldest = next;
   }
-  // Only what is queued now: an item that posts itself again must not keep the loop from the kernel.
+  // Only what is queued now: an item that posts itself again must not keep the loop from the
+  // kernel.
   struct end_mark final : work_item {
   } mark;
   if (local_.empty()) return false;
@@ -142,10 +152,12 @@ void io_context::post(work_item& item) noexcept {
   do {
     item.next = head;
     // Release: pairs with the exchange in run_posted.
-  } while (!remote_.compare_exchange_weak(head, &item, std::memory_order_release, std::memory_order_relaxed));
+  } while (!remote_.compare_exchange_weak(head, &item, std::memory_order_release,
+                                          std::memory_order_relaxed));
   // Whoever makes the stack non-empty wakes the loop; the loop empties it before it sleeps again.
   if (head == nullptr) engine_->wake();
-  posting_.fetch_sub(1, std::memory_order_release);  // the last touch: the loop may be gone afterwards
+  posting_.fetch_sub(1,
+                     std::memory_order_release);  // the last touch: the loop may be gone afterwards
 }
 
 int io_context::socket_flags() const noexcept { return engine_->socket_flags(); }
@@ -153,7 +165,8 @@ int io_context::socket_flags() const noexcept { return engine_->socket_flags(); 
 namespace detail {
 
 event_descriptor::event_descriptor() : number_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (number_ < 0) throw system_failure({errno, std::system_category()}, "cannot create an eventfd");
+  if (number_ < 0)
+    throw system_failure({errno, std::system_category()}, "cannot create an eventfd");
   inherited_descriptors::add(number_);
 }
 

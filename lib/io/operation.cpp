@@ -1,6 +1,6 @@
 #include <headrace/io/operation.hpp>
 
-#include <io/engine.hpp>
+#include "io/engine.hpp"
 
 #include <cerrno>
 
@@ -16,8 +16,8 @@ bool operation::start(environment given, std::coroutine_handle<> coroutine) {
   }
   result_ = context_.engine().start(*this);
   if (result_ < 0) return false;
-  // Completions come from wait() alone, so the operation cannot be over yet. A stop that comes while this registers posts
-  // to the loop, which is busy here.
+  // Completions come from wait() alone, so the operation cannot be over yet. A stop that comes
+  // while this registers posts to the loop, which is busy here.
   if (environment_.stop.stop_possible()) stop_callback_.emplace(environment_.stop, on_stop{this});
   return true;
 }
@@ -27,7 +27,8 @@ void operation::complete(int result) noexcept {
   result_ = result == -EINTR && cancel_ran_ ? -ECANCELED : result;
   completed_ = true;
   stop_callback_.reset();
-  // A cancel item that is still queued on the loop refers to this operation: it resumes the coroutine when it has run.
+  // A cancel item that is still queued on the loop refers to this operation: it resumes the
+  // coroutine when it has run.
   if (cancel_posted_ && !cancel_ran_) return;
   resume();
 }

@@ -1,12 +1,11 @@
 #include <headrace/io/resolver.hpp>
 
+#include "io/engine.hpp"
+
 #include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/with.hpp>
-
 #include <headrace/io/inherited.hpp>
-
-#include <io/engine.hpp>
 
 #include <ares.h>
 #include <poll.h>
@@ -20,7 +19,8 @@
 namespace headrace {
 namespace {
 
-/// c-ares wants its global state set up once a process. Never undone: another library may use it too.
+/// c-ares wants its global state set up once a process. Never undone: another library may use it
+/// too.
 int ares_ready() {
   static const int status = ares_library_init(ARES_LIB_INIT_ALL);
   return status;
@@ -28,8 +28,8 @@ int ares_ready() {
 
 }  // namespace
 
-/// c-ares opens and closes sockets as it likes. An epoll instance of our own collects them, so that the loop has one descriptor to watch, under
-/// either backend.
+/// c-ares opens and closes sockets as it likes. An epoll instance of our own collects them, so that
+/// the loop has one descriptor to watch, under either backend.
 class resolver::state {
  public:
   explicit state(io_context& context) : context_(context) {}
@@ -52,18 +52,21 @@ class resolver::state {
     ++queries_;
     do {
       asked = {};
-      ares_getaddrinfo(channel_, host.c_str(), std::to_string(port).c_str(), &hints, &answered, &asked);
+      ares_getaddrinfo(channel_, host.c_str(), std::to_string(port).c_str(), &hints, &answered,
+                       &asked);
       auto driven = co_await drive(&asked);
       if (!driven) {
         --queries_;
         co_return failure{driven.error()};
       }
-      // Cancelled, and not by us: another query of this loop was stopped, and c-ares cancels all or none.
+      // Cancelled, and not by us: another query of this loop was stopped, and c-ares cancels all or
+      // none.
     } while (asked.status == ARES_ECANCELLED);
     --queries_;
 
     if (asked.status != ARES_SUCCESS || asked.addresses.empty()) {
-      const char* const why = asked.status != ARES_SUCCESS ? ares_strerror(asked.status) : "it has no address";
+      const char* const why =
+          asked.status != ARES_SUCCESS ? ares_strerror(asked.status) : "it has no address";
       co_return failure{error(errc::connect_error, "cannot resolve host '" + host + "': " + why)};
     }
     co_return std::move(asked.addresses);
@@ -79,11 +82,14 @@ class resolver::state {
   result<void> prepare() {
     if (channel_ != nullptr) return {};
     if (const int status = ares_ready(); status != ARES_SUCCESS) {
-      return failure{error(errc::internal, std::string("cannot start c-ares: ") + ares_strerror(status))};
+      return failure{
+          error(errc::internal, std::string("cannot start c-ares: ") + ares_strerror(status))};
     }
     if (watched_ == nullptr) {
       const int number = ::epoll_create1(EPOLL_CLOEXEC);
-      if (number < 0) return failure{system_failure({errno, std::system_category()}, "cannot create an epoll instance")};
+      if (number < 0)
+        return failure{
+            system_failure({errno, std::system_category()}, "cannot create an epoll instance")};
       watched_ = std::make_unique<detail::descriptor>();
       watched_->number = number;
       detail::inherited_descriptors::add(number);
@@ -91,21 +97,26 @@ class resolver::state {
     ares_options options{};
     options.sock_state_cb = &socket_changed;
     options.sock_state_cb_data = this;
-    // 2, 4, then 8 s a server: what c-ares takes by itself, four tries from 5 s on, is 75 s for a server that is down.
+    // 2, 4, then 8 s a server: what c-ares takes by itself, four tries from 5 s on, is 75 s for a
+    // server that is down.
     options.timeout = 2000;
     options.tries = 3;
     constexpr int given = ARES_OPT_SOCK_STATE_CB | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES;
     if (const int status = ares_init_options(&channel_, &options, given); status != ARES_SUCCESS) {
       channel_ = nullptr;
-      return failure{error(errc::connect_error, std::string("cannot read the resolver configuration: ") + ares_strerror(status))};
+      return failure{
+          error(errc::connect_error,
+                std::string("cannot read the resolver configuration: ") + ares_strerror(status))};
     }
     return {};
   }
 
-  static void socket_changed(void* data, ares_socket_t number, int readable, int writable) noexcept {
+  static void socket_changed(void* data, ares_socket_t number, int readable,
+                             int writable) noexcept {
     const auto& self = *static_cast<state*>(data);
     epoll_event event{};
-    event.events = (readable != 0 ? unsigned{EPOLLIN} : 0u) | (writable != 0 ? unsigned{EPOLLOUT} : 0u);
+    event.events =
+        (readable != 0 ? unsigned{EPOLLIN} : 0u) | (writable != 0 ? unsigned{EPOLLOUT} : 0u);
     event.data.fd = number;
     const int epoll = self.watched_->number;
     if (event.events == 0) {
@@ -126,7 +137,8 @@ class resolver::state {
     ares_freeaddrinfo(found);
   }
 
-  /// Serves c-ares until `asked` is answered. One of the coroutines that wait serves for all; the others wait for it.
+  /// Serves c-ares until `asked` is answered. One of the coroutines that wait serves for all; the
+  /// others wait for it.
   task<result<void>> drive(query* asked) {
     const environment given = co_await current_environment();
     while (!asked->finished) {
@@ -172,18 +184,21 @@ class resolver::state {
       turn_ = nullptr;
     }
     std::array<epoll_event, 16> events;  // NOLINT: filled by the kernel
-    const int count = ::epoll_wait(watched_->number, events.data(), static_cast<int>(events.size()), 0);
+    const int count =
+        ::epoll_wait(watched_->number, events.data(), static_cast<int>(events.size()), 0);
     for (int at = 0; at < count; ++at) {
       const int number = events[at].data.fd;
       const bool readable = (events[at].events & ~unsigned{EPOLLOUT}) != 0;
       const bool writable = (events[at].events & EPOLLOUT) != 0;
-      ares_process_fd(channel_, readable ? number : ARES_SOCKET_BAD, writable ? number : ARES_SOCKET_BAD);
+      ares_process_fd(channel_, readable ? number : ARES_SOCKET_BAD,
+                      writable ? number : ARES_SOCKET_BAD);
     }
     if (count <= 0) ares_process_fd(channel_, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
   }
 
   task<void> poll() {
-    io_operation<int> ready(context_, watched_.get(), detail::operation_kind::poll, {.events = POLLIN});
+    io_operation<int> ready(context_, watched_.get(), detail::operation_kind::poll,
+                            {.events = POLLIN});
     [[maybe_unused]] const auto polled = co_await ready;
   }
 
@@ -193,7 +208,7 @@ class resolver::state {
   std::size_t queries_ = 0;
   bool driving_ = false;
   std::stop_source* turn_ = nullptr;  ///< ends the wait of the coroutine that drives
-  std::mutex mutex_;  // the condition wants one; the loop's thread alone takes it
+  std::mutex mutex_;                  // the condition wants one; the loop's thread alone takes it
   async_condition turned_;
 };
 

@@ -1,8 +1,8 @@
 #include <headrace/io/socket.hpp>
 
-#include <headrace/io/inherited.hpp>
+#include "io/engine.hpp"
 
-#include <io/engine.hpp>
+#include <headrace/io/inherited.hpp>
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -63,9 +63,11 @@ io_result<socket> socket::open(io_context& context, int family) {
 }
 
 socket socket::adopt(io_context& context, int descriptor) {
-  // However it was made: io_uring would fail with EAGAIN on a non-blocking one, and epoll would block on the other.
+  // However it was made: io_uring would fail with EAGAIN on a non-blocking one, and epoll would
+  // block on the other.
   const int flags = ::fcntl(descriptor, F_GETFL);
-  const int wanted = (context.socket_flags() & SOCK_NONBLOCK) != 0 ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
+  const int wanted =
+      (context.socket_flags() & SOCK_NONBLOCK) != 0 ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
   if (flags >= 0 && flags != wanted) static_cast<void>(::fcntl(descriptor, F_SETFL, wanted));
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
   socket adopted;
@@ -131,7 +133,8 @@ acceptor::~acceptor() {
 
 io_result<acceptor> acceptor::listen(io_context& context, const endpoint& address) {
   constexpr int backlog = 1024;
-  const int number = ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | context.socket_flags(), 0);
+  const int number =
+      ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | context.socket_flags(), 0);
   if (number < 0) return failure{last_error()};
   auto made = make_descriptor(number);
   set_option(number, SOL_SOCKET, SO_REUSEADDR, 1);

@@ -1,6 +1,6 @@
-#include <headrace/io/inherited.hpp>
+#include "io/engine.hpp"
 
-#include <io/engine.hpp>
+#include <headrace/io/inherited.hpp>
 
 #include <liburing.h>
 #include <poll.h>
@@ -23,8 +23,8 @@ constexpr std::size_t largest_transfer = std::size_t{1} << 30;
 
 /// A ring of one thread.
 ///
-/// DEFER_TASKRUN keeps the kernel from interrupting the thread: completions are made when the thread asks for them, so every
-/// reaping path enters the kernel with GETEVENTS.
+/// DEFER_TASKRUN keeps the kernel from interrupting the thread: completions are made when the
+/// thread asks for them, so every reaping path enters the kernel with GETEVENTS.
 class uring_engine final : public io_engine {
  public:
   uring_engine() = default;
@@ -38,8 +38,8 @@ class uring_engine final : public io_engine {
 
   /// Whether the kernel gave a ring: the newest set-up first, then what older kernels know.
   bool open() {
-    constexpr std::array<unsigned, 3> flag_sets = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
-                                                   IORING_SETUP_COOP_TASKRUN, 0};
+    constexpr std::array<unsigned, 3> flag_sets = {
+        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN, 0};
     for (const unsigned flags : flag_sets) {
       io_uring_params parameters{};
       parameters.flags = flags | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
@@ -84,7 +84,8 @@ class uring_engine final : public io_engine {
       __kernel_timespec limit{seconds.count(), (left - seconds).count()};
       io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr);
     }
-    // Errors of the calls above (EINTR, ETIME, EBUSY while completions wait) all mean: look at what is there, come again.
+    // Errors of the calls above (EINTR, ETIME, EBUSY while completions wait) all mean: look at what
+    // is there, come again.
     return deliver();
   }
 
@@ -100,7 +101,8 @@ class uring_engine final : public io_engine {
   [[nodiscard]] io_uring_sqe* next_entry() {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     while (entry == nullptr) {
-      // Kernels before 6.0 refuse to submit while completions have nowhere to go, and nobody is delivering any here.
+      // Kernels before 6.0 refuse to submit while completions have nowhere to go, and nobody is
+      // delivering any here.
       if (io_uring_submit(&ring_) < 0) set_aside();
       entry = io_uring_get_sqe(&ring_);
     }
@@ -129,21 +131,23 @@ class uring_engine final : public io_engine {
     switch (started.kind()) {
       case operation_kind::receive:
         if (buffers.size() == 1) {
-          io_uring_prep_recv(entry, number, buffers[0].iov_base, std::min(buffers[0].iov_len, largest_transfer), 0);
+          io_uring_prep_recv(entry, number, buffers[0].iov_base,
+                             std::min(buffers[0].iov_len, largest_transfer), 0);
         } else {
           io_uring_prep_recvmsg(entry, number, message_of(started), 0);
         }
         break;
       case operation_kind::send:
         if (buffers.size() == 1) {
-          io_uring_prep_send(entry, number, buffers[0].iov_base, std::min(buffers[0].iov_len, largest_transfer),
-                             MSG_NOSIGNAL);
+          io_uring_prep_send(entry, number, buffers[0].iov_base,
+                             std::min(buffers[0].iov_len, largest_transfer), MSG_NOSIGNAL);
         } else {
           io_uring_prep_sendmsg(entry, number, message_of(started), MSG_NOSIGNAL);
         }
         break;
       case operation_kind::connect:
-        io_uring_prep_connect(entry, number, started.asked.address->data(), started.asked.address->size());
+        io_uring_prep_connect(entry, number, started.asked.address->data(),
+                              started.asked.address->size());
         break;
       case operation_kind::accept:
         io_uring_prep_accept(entry, number, nullptr, nullptr, SOCK_CLOEXEC);
@@ -156,10 +160,11 @@ class uring_engine final : public io_engine {
           const auto size = static_cast<unsigned>(std::min(buffers[0].iov_len, largest_transfer));
           io_uring_prep_read(entry, number, buffers[0].iov_base, size, started.asked.offset);
         } else {
-          io_uring_prep_readv(entry, number, buffers.data(), static_cast<unsigned>(buffers.size()), started.asked.offset);
+          io_uring_prep_readv(entry, number, buffers.data(), static_cast<unsigned>(buffers.size()),
+                              started.asked.offset);
         }
-        // The page cache is copied by the submitting thread, and tmpfs reads are punted one after another, unless the
-        // workers are asked for: with them several cores copy.
+        // The page cache is copied by the submitting thread, and tmpfs reads are punted one after
+        // another, unless the workers are asked for: with them several cores copy.
         io_uring_sqe_set_flags(entry, IOSQE_ASYNC);
         break;
     }

@@ -163,7 +163,8 @@ result<host_block> arena_state::allocate(std::uint64_t opening, std::size_t size
   return host_block(this, at.block, data, size);
 }
 
-std::size_t arena_state::warm_ahead(std::uint64_t opening, std::size_t size, std::size_t step) noexcept {
+std::size_t arena_state::warm_ahead(std::uint64_t opening, std::size_t size,
+                                    std::size_t step) noexcept {
   const auto wanted = host_arena::footprint(size) + alignment_of(size) - block_alignment;
   guard lock(mutex_);
   if (!is_open(opening) || warm_.largest() >= wanted) return 0;
@@ -193,7 +194,8 @@ std::size_t arena_state::warm_ahead(std::uint64_t opening, std::size_t size, std
   return resident ? touched : 0;
 }
 
-/// The first cold extent of the lowest run of free neighbours in which `size` bytes fit; null where there is none yet.
+/// The first cold extent of the lowest run of free neighbours in which `size` bytes fit; null where
+/// there is none yet.
 extent* arena_state::first_cold_for(std::size_t size) noexcept {
   auto* cold = cold_.first(1);
   for (int looked_at = 0; cold != nullptr && looked_at < runs_looked_at; ++looked_at) {

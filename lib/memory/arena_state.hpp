@@ -40,7 +40,8 @@ class arena_state : public std::enable_shared_from_this<arena_state> {
 
   [[nodiscard]] bool fits(std::uint64_t opening, std::size_t size) noexcept;
   [[nodiscard]] result<host_block> allocate(std::uint64_t opening, std::size_t size);
-  [[nodiscard]] std::size_t warm_ahead(std::uint64_t opening, std::size_t size, std::size_t step) noexcept;
+  [[nodiscard]] std::size_t warm_ahead(std::uint64_t opening, std::size_t size,
+                                       std::size_t step) noexcept;
   void charge(std::uint64_t opening, std::size_t size) noexcept;
   void uncharge(std::uint64_t opening, std::size_t size) noexcept;
   void notify_on_release(std::uint64_t opening) noexcept;
@@ -137,7 +138,8 @@ class arena_state : public std::enable_shared_from_this<arena_state> {
   bool armed_ = false;
   std::uint64_t opening_ = 0;
   std::size_t limit_ = 0;
-  std::size_t bound_ = 0;  ///< What live and idle bytes may come to together: the limit, or the largest block.
+  std::size_t bound_ =
+      0;  ///< What live and idle bytes may come to together: the limit, or the largest block.
   std::size_t keep_ = 0;
   std::weak_ptr<release_listener> listener_;
   std::shared_ptr<arena_state>

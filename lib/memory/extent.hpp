@@ -11,7 +11,8 @@ enum class extent_state : std::uint8_t {
   live,       ///< A block, charged or held.
   warm,       ///< Free and resident.
   cold,       ///< Free, its pages were never touched or went back to the system.
-  returning,  ///< On its way from warm to cold, or back: the system is being told, outside the lock.
+  returning,  ///< On its way from warm to cold, or back: the system is being told, outside the
+              ///< lock.
 };
 
 /// A run of bytes of one mapping. Described outside the memory itself: free memory is neither

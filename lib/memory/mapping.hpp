@@ -57,7 +57,8 @@ void return_pages(std::byte* data, std::size_t size) noexcept;
 void poison(const std::byte* data, std::size_t size) noexcept;
 void unpoison(const std::byte* data, std::size_t size) noexcept;
 
-/// Makes whole pages resident, without changing a byte. False where the kernel (before Linux 5.14) cannot.
+/// Makes whole pages resident, without changing a byte. False where the kernel (before Linux 5.14)
+/// cannot.
 [[nodiscard]] bool populate(std::byte* data, std::size_t size) noexcept;
 
 }  // namespace headrace::detail

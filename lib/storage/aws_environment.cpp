@@ -1,6 +1,6 @@
-#include <storage/aws_environment.hpp>
+#include "storage/aws_environment.hpp"
 
-#include <storage/text.hpp>
+#include "storage/text.hpp"
 
 #include <array>
 #include <cstdlib>

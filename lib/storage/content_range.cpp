@@ -1,6 +1,6 @@
-#include <storage/content_range.hpp>
+#include "storage/content_range.hpp"
 
-#include <storage/text.hpp>
+#include "storage/text.hpp"
 
 #include <charconv>
 #include <limits>

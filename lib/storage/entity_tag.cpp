@@ -1,6 +1,6 @@
-#include <storage/entity_tag.hpp>
+#include "storage/entity_tag.hpp"
 
-#include <storage/text.hpp>
+#include "storage/text.hpp"
 
 namespace headrace {
 

@@ -1,8 +1,8 @@
+#include "storage/http_object_store.hpp"
+
 #include <headrace/coro/with.hpp>
 #include <headrace/io/blocking_pool.hpp>
 #include <headrace/io/file.hpp>
-
-#include <storage/http_object_store.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -25,7 +25,8 @@ struct file_version {
   }
   friend bool operator==(const file_version& left, const file_version& right) noexcept {
     return left.device == right.device && left.inode == right.inode && left.size == right.size &&
-           left.modified.tv_sec == right.modified.tv_sec && left.modified.tv_nsec == right.modified.tv_nsec;
+           left.modified.tv_sec == right.modified.tv_sec &&
+           left.modified.tv_nsec == right.modified.tv_nsec;
   }
 };
 
@@ -33,7 +34,8 @@ class file_source final : public range_source {
  public:
   explicit file_source(std::string path) : path_(std::move(path)) {}
 
-  task<result<std::size_t>> open(storage_loop& loop, const transfer& terms, std::span<std::byte> into) override {
+  task<result<std::size_t>> open(storage_loop& loop, const transfer& terms,
+                                 std::span<std::byte> into) override {
     auto opened = co_await file::open(loop.context, path_);
     if (!opened) co_return failure{opened.error()};
     auto status = opened->status();
@@ -48,7 +50,8 @@ class file_source final : public range_source {
     co_return wanted;
   }
 
-  task<result<void>> read(storage_loop& loop, const transfer& terms, byte_range range, range_sink& sink) override {
+  task<result<void>> read(storage_loop& loop, const transfer& terms, byte_range range,
+                          range_sink& sink) override {
     std::uint64_t position = range.begin;
     while (position < range.end()) {
       const buffer_sequence buffers = sink.prepare(range.end() - position);
@@ -56,7 +59,8 @@ class file_source final : public range_source {
       auto count = co_await file_.read(loop.context, position, buffers);
       const error_context where{.uri = path_, .range = range};
       if (!count) {
-        if (kind_of(count.error()) == errc::cancelled) co_return failure{error(errc::cancelled, "stopped", where)};
+        if (kind_of(count.error()) == errc::cancelled)
+          co_return failure{error(errc::cancelled, "stopped", where)};
         co_return failure{system_failure(count.error(), "cannot read").with(where)};
       }
       // The size is part of the version: a file that ends early is another one.
@@ -71,13 +75,16 @@ class file_source final : public range_source {
     co_return result<void>();
   }
 
-  [[nodiscard]] std::uint64_t size() const noexcept override { return static_cast<std::uint64_t>(version_.size); }
+  [[nodiscard]] std::uint64_t size() const noexcept override {
+    return static_cast<std::uint64_t>(version_.size);
+  }
   [[nodiscard]] const std::string& uri() const noexcept override { return path_; }
   [[nodiscard]] bool local() const noexcept override { return true; }
 
  private:
   static error changed(error_context where) {
-    return error(errc::object_changed, "the file changed while it was read: load it again", std::move(where));
+    return error(errc::object_changed, "the file changed while it was read: load it again",
+                 std::move(where));
   }
 
   const std::string path_;
@@ -104,11 +111,13 @@ class file_store final : public object_store {
 
   [[nodiscard]] std::shared_ptr<range_source> source(std::string_view name) override {
     if (name == single_) return std::make_shared<file_source>(location_);
-    return std::make_shared<file_source>(directory_ + (directory_.ends_with('/') ? "" : "/") + std::string(name));
+    return std::make_shared<file_source>(directory_ + (directory_.ends_with('/') ? "" : "/") +
+                                         std::string(name));
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer&) override {
-    auto reading = loop.context.helpers()->run([directory = directory_] { return read_directory(directory); });
+    auto reading =
+        loop.context.helpers()->run([directory = directory_] { return read_directory(directory); });
     auto entries = co_await reading;
     co_return entries;
   }
@@ -118,7 +127,8 @@ class file_store final : public object_store {
     namespace fs = std::filesystem;
     std::vector<object_entry> found;
     std::error_code failed;
-    for (fs::directory_iterator it(directory, failed), end; !failed && it != end; it.increment(failed)) {
+    for (fs::directory_iterator it(directory, failed), end; !failed && it != end;
+         it.increment(failed)) {
       std::error_code gone;
       // Follows links: model caches are made of them.
       if (!it->is_regular_file(gone)) continue;

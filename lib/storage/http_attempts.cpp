@@ -1,10 +1,10 @@
-#include <storage/http_attempts.hpp>
+#include "storage/http_attempts.hpp"
+
+#include "storage/http_date.hpp"
 
 #include <headrace/base/log.hpp>
 #include <headrace/base/sizes.hpp>
 #include <headrace/coro/with.hpp>
-
-#include <storage/http_date.hpp>
 
 #include <algorithm>
 
@@ -28,21 +28,25 @@ task<bool> pause(std::chrono::nanoseconds duration) {
 }
 
 std::string in_milliseconds(std::chrono::nanoseconds duration) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) + " ms";
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) +
+         " ms";
 }
 
-attempt_failure stalled(const stall_watch& watch, const transfer_limits& limits, const error& reason) {
+attempt_failure stalled(const stall_watch& watch, const transfer_limits& limits,
+                        const error& reason) {
   if (!watch.connected()) {
     return {failure_class::connect_timeout,
             error(errc::timeout, "no connection within " + in_milliseconds(limits.connect_limit))};
   }
-  return {failure_class::stalled, error(errc::timeout,
-                                        "less than " + std::to_string(limits.stall_rate) + " bytes a second for " +
-                                            in_milliseconds(limits.stall_limit),
-                                        reason.context())};
+  return {failure_class::stalled,
+          error(errc::timeout,
+                "less than " + std::to_string(limits.stall_rate) + " bytes a second for " +
+                    in_milliseconds(limits.stall_limit),
+                reason.context())};
 }
 
-task<attempt_result> attempt_watched(storage_loop& loop, const transfer& terms, http_exchange& wanted, bool fresh) {
+task<attempt_result> attempt_watched(storage_loop& loop, const transfer& terms,
+                                     http_exchange& wanted, bool fresh) {
   environment given = co_await current_environment();
   const std::stop_token outer = given.stop;
   std::stop_source either;
@@ -76,7 +80,8 @@ failure_class classify_body(errc kind) noexcept {
   return cut ? failure_class::body_cut : failure_class::fatal;
 }
 
-stall_watch::stall_watch(io_context& context, const transfer_limits& limits, std::stop_source& attempt)
+stall_watch::stall_watch(io_context& context, const transfer_limits& limits,
+                         std::stop_source& attempt)
     : timer_item(&fire), context_(context), limits_(limits), attempt_(attempt) {
   restart(limits_.connect_limit);
 }
@@ -97,7 +102,8 @@ void stall_watch::fire(timer_item& item) noexcept {
   auto& self = static_cast<stall_watch&>(item);
   if (self.connection_ != nullptr) {
     const auto seconds = std::chrono::duration<double>(self.limits_.stall_limit).count();
-    const auto least = static_cast<std::uint64_t>(static_cast<double>(self.limits_.stall_rate) * seconds);
+    const auto least =
+        static_cast<std::uint64_t>(static_cast<double>(self.limits_.stall_rate) * seconds);
     const auto now = self.connection_->bytes_received();
     if (now - self.seen_ >= std::max<std::uint64_t>(least, 1)) {
       self.seen_ = now;
@@ -114,8 +120,9 @@ void stall_watch::restart(std::chrono::nanoseconds limit) {
   context_.start_timer(*this, context_.now() + limit);
 }
 
-task<result<void>> attempt_until_done(storage_loop& loop, const transfer& terms, retry_state& retries,
-                                      http_exchange& wanted, error_context where) {
+task<result<void>> attempt_until_done(storage_loop& loop, const transfer& terms,
+                                      retry_state& retries, http_exchange& wanted,
+                                      error_context where) {
   const environment given = co_await current_environment();
   bool fresh = false;
   unsigned hops = 0;
@@ -133,7 +140,9 @@ task<result<void>> attempt_until_done(storage_loop& loop, const transfer& terms,
     }
     if (failed.at_once) {
       if (++hops > hop_limit) {
-        co_return failure{error(errc::protocol_error, "redirected more than " + std::to_string(hop_limit) + " times", where)};
+        co_return failure{error(errc::protocol_error,
+                                "redirected more than " + std::to_string(hop_limit) + " times",
+                                where)};
       }
       continue;
     }
@@ -150,16 +159,20 @@ task<result<void>> attempt_until_done(storage_loop& loop, const transfer& terms,
       co_return failure{error(*decision.kind, last.reason(), last.context())};
     }
     terms.statistics->retries.fetch_add(1, std::memory_order_relaxed);
-    if (log_enabled(log_level::info)) log(log_level::info, "trying again: " + std::string(last.what()));
+    if (log_enabled(log_level::info))
+      log(log_level::info, "trying again: " + std::string(last.what()));
   }
 }
 
-task<result<http_answer, attempt_failure>> ask(storage_loop& loop, const transfer& terms, retry_state& retries,
-                                               stall_watch& watch, addressed_request asked, bool fresh) {
+task<result<http_answer, attempt_failure>> ask(storage_loop& loop, const transfer& terms,
+                                               retry_state& retries, stall_watch& watch,
+                                               addressed_request asked, bool fresh) {
   retries.use(loop.buckets.of(asked.origin.to_string()));
-  auto acquiring = fresh ? loop.connections.acquire_new(asked.origin) : loop.connections.acquire(asked.origin);
+  auto acquiring =
+      fresh ? loop.connections.acquire_new(asked.origin) : loop.connections.acquire(asked.origin);
   auto lease = co_await std::move(acquiring);
-  if (!lease) co_return failure{attempt_failure{classify_connect(lease.error().kind()), lease.error()}};
+  if (!lease)
+    co_return failure{attempt_failure{classify_connect(lease.error().kind()), lease.error()}};
   http_connection& connection = **lease;
   watch.watch(connection);
   terms.statistics->count_request(loop.context.now());
@@ -175,18 +188,22 @@ task<result<http_answer, attempt_failure>> ask(storage_loop& loop, const transfe
 
 task<attempt_failure> refusal_of(http_object_store& store, http_answer& answer, bool pinned) {
   auto body = co_await answer.lease->read_text(refusal_limit);
-  const store_refusal refusal = store.refused(answer.head, body ? std::string_view(*body) : std::string_view(), pinned);
+  const store_refusal refusal =
+      store.refused(answer.head, body ? std::string_view(*body) : std::string_view(), pinned);
   error_context context = answer.context();
   context.server_code = refusal.code;
   context.request_id = refusal.request_id;
   std::string message = refusal.message.empty() ? "the server refuses" : refusal.message;
-  if (refusal.kind == errc::object_changed) message = "the object changed while it was read: load it again";
+  if (refusal.kind == errc::object_changed)
+    message = "the object changed while it was read: load it again";
   std::optional<std::chrono::nanoseconds> retry_after;
   if (const auto field = answer.head.field("Retry-After")) {
-    retry_after = parse_retry_after(*field, std::chrono::floor<std::chrono::seconds>(real_clock().wall()));
+    retry_after =
+        parse_retry_after(*field, std::chrono::floor<std::chrono::seconds>(real_clock().wall()));
   }
-  co_return attempt_failure{refusal.what, error(refusal.kind, std::move(message), std::move(context)), retry_after,
-                            refusal.ask_again};
+  co_return attempt_failure{refusal.what,
+                            error(refusal.kind, std::move(message), std::move(context)),
+                            retry_after, refusal.ask_again};
 }
 
 task<void> drain(http_answer& answer) {

@@ -1,7 +1,7 @@
-#include <storage/http_date.hpp>
+#include "storage/http_date.hpp"
 
-#include <storage/content_range.hpp>
-#include <storage/text.hpp>
+#include "storage/content_range.hpp"
+#include "storage/text.hpp"
 
 #include <algorithm>
 #include <array>

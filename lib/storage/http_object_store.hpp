@@ -1,13 +1,13 @@
 #pragma once
 
+#include "storage/object_version.hpp"
+
 #include <headrace/base/byte_range.hpp>
 #include <headrace/http/http_origin.hpp>
 #include <headrace/http/http_request.hpp>
 #include <headrace/http/http_response_head.hpp>
 #include <headrace/storage/object_store.hpp>
 #include <headrace/storage/retry_policy.hpp>
-
-#include <storage/object_version.hpp>
 
 #include <memory>
 #include <optional>
@@ -26,28 +26,36 @@ struct addressed_request {
 struct store_refusal {
   failure_class what = failure_class::fatal;
   errc kind = errc::unavailable;
-  std::string code;        ///< The store's own.
-  std::string message;     ///< The store's own words, bounded, or empty.
+  std::string code;     ///< The store's own.
+  std::string message;  ///< The store's own words, bounded, or empty.
   std::string request_id;
-  bool ask_again = false;  ///< The store learned something from it (another region): the same request, made anew, may succeed.
+  bool ask_again = false;  ///< The store learned something from it (another region): the same
+                           ///< request, made anew, may succeed.
 };
 
-/// What a store that speaks HTTP has to know: how its requests look and what its refusals mean. One file a store.
+/// What a store that speaks HTTP has to know: how its requests look and what its refusals mean. One
+/// file a store.
 ///
 /// Threads: any; implementations lock what they learn.
-class http_object_store : public object_store, public std::enable_shared_from_this<http_object_store> {
+class http_object_store : public object_store,
+                          public std::enable_shared_from_this<http_object_store> {
  public:
-  /// A signed GET of `name`, without `Range` and `If-Match`, which the caller adds: stores that sign those list them in
-  /// `extra`. A coroutine since credentials may have to be fetched.
-  [[nodiscard]] virtual task<result<addressed_request>> get(storage_loop& loop, std::string name, http_fields extra) = 0;
+  /// A signed GET of `name`, without `Range` and `If-Match`, which the caller adds: stores that
+  /// sign those list them in `extra`. A coroutine since credentials may have to be fetched.
+  [[nodiscard]] virtual task<result<addressed_request>> get(storage_loop& loop, std::string name,
+                                                            http_fields extra) = 0;
 
-  /// Reads a refusal: an answer other than 200, 206, 304, 412, 416, or a redirect that is the store's own. May learn from it.
-  [[nodiscard]] virtual store_refusal refused(const http_response_head& head, std::string_view body, bool pinned) = 0;
+  /// Reads a refusal: an answer other than 200, 206, 304, 412, 416, or a redirect that is the
+  /// store's own. May learn from it.
+  [[nodiscard]] virtual store_refusal refused(const http_response_head& head, std::string_view body,
+                                              bool pinned) = 0;
 
-  /// Whether a 301 or 307 is the store's own business (S3's regions) rather than a redirect to follow.
+  /// Whether a 301 or 307 is the store's own business (S3's regions) rather than a redirect to
+  /// follow.
   [[nodiscard]] virtual bool owns_redirect(const http_response_head& head) const noexcept = 0;
 
-  /// The user's and the store's fields for a request that a redirect has led to `origin`: none but where that is the store's own.
+  /// The user's and the store's fields for a request that a redirect has led to `origin`: none but
+  /// where that is the store's own.
   [[nodiscard]] virtual http_fields fields_for(const http_origin& origin) const {
     static_cast<void>(origin);
     return {};
@@ -60,8 +68,11 @@ class http_object_store : public object_store, public std::enable_shared_from_th
 };
 
 /// The stores, one constructor each.
-[[nodiscard]] result<std::shared_ptr<object_store>> make_s3_store(const uri& location, const storage_options& options);
-[[nodiscard]] result<std::shared_ptr<object_store>> make_http_store(const uri& location, const storage_options& options);
-[[nodiscard]] result<std::shared_ptr<object_store>> make_file_store(const uri& location, const storage_options& options);
+[[nodiscard]] result<std::shared_ptr<object_store>> make_s3_store(const uri& location,
+                                                                  const storage_options& options);
+[[nodiscard]] result<std::shared_ptr<object_store>> make_http_store(const uri& location,
+                                                                    const storage_options& options);
+[[nodiscard]] result<std::shared_ptr<object_store>> make_file_store(const uri& location,
+                                                                    const storage_options& options);
 
 }  // namespace headrace

@@ -1,9 +1,9 @@
-#include <storage/http_range_source.hpp>
+#include "storage/http_range_source.hpp"
+
+#include "storage/content_range.hpp"
+#include "storage/redirect.hpp"
 
 #include <headrace/base/sizes.hpp>
-
-#include <storage/content_range.hpp>
-#include <storage/redirect.hpp>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,8 @@ namespace headrace {
 namespace {
 
 failure<attempt_failure> refuse(const http_answer& answer, errc kind, std::string why) {
-  return failure{attempt_failure{failure_class::fatal, error(kind, std::move(why), answer.context())}};
+  return failure{
+      attempt_failure{failure_class::fatal, error(kind, std::move(why), answer.context())}};
 }
 
 failure<attempt_failure> body_failed(const error& reason) {
@@ -31,8 +32,8 @@ std::optional<content_range> content_range_of(const http_answer& answer) {
 class http_range_source::range_exchange final : public http_exchange {
  public:
   /// `opening`: the size is not known, so `range` may reach beyond the end.
-  range_exchange(http_range_source& source, storage_loop& loop, const transfer& terms, byte_range range, range_sink& sink,
-                 bool opening)
+  range_exchange(http_range_source& source, storage_loop& loop, const transfer& terms,
+                 byte_range range, range_sink& sink, bool opening)
       : source_(source),
         loop_(loop),
         terms_(terms),
@@ -40,7 +41,8 @@ class http_range_source::range_exchange final : public http_exchange {
         opening_(opening),
         position_(range.begin),
         end_(range.end()),
-        retries_({.retries = terms.limits.retries, .shortest_pause = terms.limits.shortest_pause}, loop.random, nullptr, terms.limits.deadline) {}
+        retries_({.retries = terms.limits.retries, .shortest_pause = terms.limits.shortest_pause},
+                 loop.random, nullptr, terms.limits.deadline) {}
 
   [[nodiscard]] retry_state& retries() noexcept { return retries_; }
   [[nodiscard]] bool more() const noexcept override { return position_ < end_; }
@@ -53,7 +55,8 @@ class http_range_source::range_exchange final : public http_exchange {
     auto answer = co_await ask(loop_, terms_, retries_, watch, std::move(*prepared), fresh);
     if (!answer) co_return failure{answer.error()};
     auto outcome = co_await receive(*answer, origin, target);
-    // A lease whose body was not consumed closes its connection: what is left of it belongs to nobody.
+    // A lease whose body was not consumed closes its connection: what is left of it belongs to
+    // nobody.
     watch.release();
     if (!outcome && watch.fired()) answer->lease.discard_and_avoid();
     co_return outcome;
@@ -62,9 +65,11 @@ class http_range_source::range_exchange final : public http_exchange {
  private:
   task<result<addressed_request>> prepare() {
     http_fields extra;
-    extra.emplace_back("Range", "bytes=" + std::to_string(position_) + "-" + std::to_string(end_ - 1));
+    extra.emplace_back("Range",
+                       "bytes=" + std::to_string(position_) + "-" + std::to_string(end_ - 1));
     const auto pinned = source_.pin();
-    if (pinned && pinned->strong_tag() != nullptr) extra.emplace_back("If-Match", pinned->strong_tag()->text());
+    if (pinned && pinned->strong_tag() != nullptr)
+      extra.emplace_back("If-Match", pinned->strong_tag()->text());
 
     const auto elsewhere = source_.redirection();
     if (!elsewhere) {
@@ -80,7 +85,8 @@ class http_range_source::range_exchange final : public http_exchange {
     co_return made;
   }
 
-  task<attempt_result> receive(http_answer& answer, const http_origin& origin, const std::string& target) {
+  task<attempt_result> receive(http_answer& answer, const http_origin& origin,
+                               const std::string& target) {
     const int status = answer.head.status();
     if (status == 206) {
       auto taken = co_await take_part(answer);
@@ -115,11 +121,15 @@ class http_range_source::range_exchange final : public http_exchange {
   task<attempt_result> take_part(http_answer& answer) {
     const auto told = content_range_of(answer);
     if (!told || !told->range || told->range->begin != position_ || told->range->end() > end_) {
-      co_return refuse(answer, errc::protocol_error, "the answer is not the range that was asked for");
+      co_return refuse(answer, errc::protocol_error,
+                       "the answer is not the range that was asked for");
     }
-    if (!told->total) co_return refuse(answer, errc::protocol_error, "the server does not say how long the object is");
+    if (!told->total)
+      co_return refuse(answer, errc::protocol_error,
+                       "the server does not say how long the object is");
     if (answer.head.content_length() && *answer.head.content_length() != told->range->size) {
-      co_return refuse(answer, errc::protocol_error, "the length of the answer is not that of its range");
+      co_return refuse(answer, errc::protocol_error,
+                       "the length of the answer is not that of its range");
     }
     auto same = source_.check_version(answer, *told->total);
     if (!same) co_return same;
@@ -129,11 +139,13 @@ class http_range_source::range_exchange final : public http_exchange {
     co_return taken;
   }
 
-  /// 200: the server does no ranges. Only where the length is known can the right bytes be told from the others.
+  /// 200: the server does no ranges. Only where the length is known can the right bytes be told
+  /// from the others.
   task<attempt_result> take_from_whole(http_answer& answer) {
     const auto total = answer.head.content_length();
     if (!total) {
-      co_return refuse(answer, errc::protocol_error, "the server ignores ranges and does not say how long the object is");
+      co_return refuse(answer, errc::protocol_error,
+                       "the server ignores ranges and does not say how long the object is");
     }
     auto same = source_.check_version(answer, *total);
     if (!same) co_return same;
@@ -148,24 +160,32 @@ class http_range_source::range_exchange final : public http_exchange {
   attempt_result find_empty(const http_answer& answer) {
     const auto told = content_range_of(answer);
     if (told && told->total && *told->total != 0) {
-      return refuse(answer, errc::protocol_error, "the server refuses the first bytes of an object that has some");
+      return refuse(answer, errc::protocol_error,
+                    "the server refuses the first bytes of an object that has some");
     }
     auto same = source_.check_version(answer, 0);
     if (same) end_ = 0;
     return same;
   }
 
-  attempt_result follow(const http_answer& answer, const http_origin& origin, const std::string& target) {
+  attempt_result follow(const http_answer& answer, const http_origin& origin,
+                        const std::string& target) {
     const auto location = answer.head.field("Location");
-    if (!location) return refuse(answer, errc::protocol_error, "a redirect that does not say where to");
+    if (!location)
+      return refuse(answer, errc::protocol_error, "a redirect that does not say where to");
     auto resolved = resolve_redirect(origin, target, *location);
-    if (!resolved) return failure{attempt_failure{failure_class::fatal, resolved.error().with(answer.context())}};
+    if (!resolved)
+      return failure{
+          attempt_failure{failure_class::fatal, resolved.error().with(answer.context())}};
     source_.redirect(redirected{std::move(resolved->origin), std::move(resolved->target)});
     return again(answer);
   }
 
   static attempt_result again(const http_answer& answer) {
-    return failure{attempt_failure{failure_class::fatal, error(errc::protocol_error, "redirected", answer.context()), {}, true}};
+    return failure{attempt_failure{failure_class::fatal,
+                                   error(errc::protocol_error, "redirected", answer.context()),
+                                   {},
+                                   true}};
   }
 
   /// Receives what is missing up to `end` into the sink.
@@ -174,7 +194,9 @@ class http_range_source::range_exchange final : public http_exchange {
       const buffer_sequence buffers = sink_.prepare(end - position_);
       auto received = co_await from.receive_body(buffers);
       if (!received) co_return body_failed(received.error());
-      if (*received == 0) co_return body_failed(error(errc::truncated, "the body ended early", {.peer = from.peer()}));
+      if (*received == 0)
+        co_return body_failed(
+            error(errc::truncated, "the body ended early", {.peer = from.peer()}));
       sink_.commit(*received);
       position_ += *received;
       retries_.received(*received);
@@ -183,7 +205,8 @@ class http_range_source::range_exchange final : public http_exchange {
     co_return attempt_result();
   }
 
-  /// The end of a chunked body comes after its last byte. Only for the connection's sake: what was asked for is there.
+  /// The end of a chunked body comes after its last byte. Only for the connection's sake: what was
+  /// asked for is there.
   static task<void> see_the_end(http_connection& from) {
     std::array<std::byte, 1> more{};
     const iovec buffer = as_buffer(more);
@@ -198,7 +221,9 @@ class http_range_source::range_exchange final : public http_exchange {
       const iovec buffer = as_buffer(std::span(unwanted).first(static_cast<std::size_t>(part)));
       auto received = co_await from.receive_body({&buffer, 1});
       if (!received) co_return body_failed(received.error());
-      if (*received == 0) co_return body_failed(error(errc::truncated, "the body ended early", {.peer = from.peer()}));
+      if (*received == 0)
+        co_return body_failed(
+            error(errc::truncated, "the body ended early", {.peer = from.peer()}));
       size -= *received;
     }
     co_return attempt_result();
@@ -211,25 +236,29 @@ class http_range_source::range_exchange final : public http_exchange {
   const bool opening_;
   std::uint64_t position_;  // the first byte that has not arrived
   std::uint64_t end_;
-  bool renewed_ = false;    // a redirect has run out and was asked for again
+  bool renewed_ = false;  // a redirect has run out and was asked for again
   retry_state retries_;
 };
 
 http_range_source::http_range_source(std::shared_ptr<http_object_store> store, std::string name)
     : store_(std::move(store)), name_(std::move(name)), uri_(store_->uri_of(name_)) {}
 
-task<result<std::size_t>> http_range_source::open(storage_loop& loop, const transfer& terms, std::span<std::byte> into) {
+task<result<std::size_t>> http_range_source::open(storage_loop& loop, const transfer& terms,
+                                                  std::span<std::byte> into) {
   buffer_sink sink(into);
   const byte_range range{0, into.size()};
   range_exchange wanted(*this, loop, terms, range, sink, true);
-  auto done = co_await attempt_until_done(loop, terms, wanted.retries(), wanted, {.uri = uri_, .range = range});
+  auto done = co_await attempt_until_done(loop, terms, wanted.retries(), wanted,
+                                          {.uri = uri_, .range = range});
   if (!done) co_return failure{done.error()};
   co_return sink.filled();
 }
 
-task<result<void>> http_range_source::read(storage_loop& loop, const transfer& terms, byte_range range, range_sink& sink) {
+task<result<void>> http_range_source::read(storage_loop& loop, const transfer& terms,
+                                           byte_range range, range_sink& sink) {
   range_exchange wanted(*this, loop, terms, range, sink, false);
-  auto done = co_await attempt_until_done(loop, terms, wanted.retries(), wanted, {.uri = uri_, .range = range});
+  auto done = co_await attempt_until_done(loop, terms, wanted.retries(), wanted,
+                                          {.uri = uri_, .range = range});
   co_return done;
 }
 
@@ -252,7 +281,8 @@ attempt_result http_range_source::check_version(const http_answer& answer, std::
   }
   const std::string difference = pin_->difference(found);
   if (difference.empty()) return {};
-  return refuse(answer, errc::object_changed, "the object changed while it was read (" + difference + "): load it again");
+  return refuse(answer, errc::object_changed,
+                "the object changed while it was read (" + difference + "): load it again");
 }
 
 std::optional<http_range_source::redirected> http_range_source::redirection() const {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <headrace/storage/range_source.hpp>
+#include "storage/http_attempts.hpp"
+#include "storage/http_object_store.hpp"
+#include "storage/object_version.hpp"
 
-#include <storage/http_attempts.hpp>
-#include <storage/http_object_store.hpp>
-#include <storage/object_version.hpp>
+#include <headrace/storage/range_source.hpp>
 
 #include <memory>
 #include <mutex>
@@ -18,8 +18,10 @@ class http_range_source final : public range_source {
  public:
   http_range_source(std::shared_ptr<http_object_store> store, std::string name);
 
-  task<result<std::size_t>> open(storage_loop& loop, const transfer& terms, std::span<std::byte> into) override;
-  task<result<void>> read(storage_loop& loop, const transfer& terms, byte_range range, range_sink& sink) override;
+  task<result<std::size_t>> open(storage_loop& loop, const transfer& terms,
+                                 std::span<std::byte> into) override;
+  task<result<void>> read(storage_loop& loop, const transfer& terms, byte_range range,
+                          range_sink& sink) override;
   [[nodiscard]] std::uint64_t size() const noexcept override;
   [[nodiscard]] const std::string& uri() const noexcept override { return uri_; }
 

@@ -1,18 +1,20 @@
-#include <storage/listing_request.hpp>
+#include "storage/listing_request.hpp"
 
-#include <storage/http_attempts.hpp>
+#include "storage/http_attempts.hpp"
 
 namespace headrace {
 namespace {
 
 class text_exchange final : public http_exchange {
  public:
-  text_exchange(storage_loop& loop, const transfer& terms, http_object_store& store, text_request wanted)
+  text_exchange(storage_loop& loop, const transfer& terms, http_object_store& store,
+                text_request wanted)
       : loop_(loop),
         terms_(terms),
         store_(store),
         wanted_(std::move(wanted)),
-        retries_({.retries = terms.limits.retries, .shortest_pause = terms.limits.shortest_pause}, loop.random, nullptr, terms.limits.deadline) {}
+        retries_({.retries = terms.limits.retries, .shortest_pause = terms.limits.shortest_pause},
+                 loop.random, nullptr, terms.limits.deadline) {}
 
   [[nodiscard]] retry_state& retries() noexcept { return retries_; }
   [[nodiscard]] std::string& text() noexcept { return text_; }
@@ -51,10 +53,12 @@ class text_exchange final : public http_exchange {
 
 }  // namespace
 
-task<result<std::string>> fetch_text(storage_loop& loop, const transfer& terms, http_object_store& store, std::string about,
+task<result<std::string>> fetch_text(storage_loop& loop, const transfer& terms,
+                                     http_object_store& store, std::string about,
                                      text_request wanted) {
   text_exchange exchange(loop, terms, store, std::move(wanted));
-  auto done = co_await attempt_until_done(loop, terms, exchange.retries(), exchange, {.uri = std::move(about)});
+  auto done = co_await attempt_until_done(loop, terms, exchange.retries(), exchange,
+                                          {.uri = std::move(about)});
   if (!done) co_return failure{done.error()};
   co_return std::move(exchange.text());
 }

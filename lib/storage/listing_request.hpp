@@ -1,6 +1,6 @@
 #pragma once
 
-#include <storage/http_object_store.hpp>
+#include "storage/http_object_store.hpp"
 
 #include <cstddef>
 #include <string>
@@ -9,13 +9,16 @@ namespace headrace {
 
 /// How to make a request whose answer is text.
 struct text_request {
-  task<result<addressed_request>> (*make)(http_object_store& store, storage_loop& loop, std::string argument);
+  task<result<addressed_request>> (*make)(http_object_store& store, storage_loop& loop,
+                                          std::string argument);
   std::string argument;
   std::size_t limit;  ///< Bytes of the answer.
 };
 
-/// Asks for a listing or another small answer, with the retries that ranges have. `about` is the URI for messages. The store outlives the task.
-[[nodiscard]] task<result<std::string>> fetch_text(storage_loop& loop, const transfer& terms, http_object_store& store,
-                                                   std::string about, text_request wanted);
+/// Asks for a listing or another small answer, with the retries that ranges have. `about` is the
+/// URI for messages. The store outlives the task.
+[[nodiscard]] task<result<std::string>> fetch_text(storage_loop& loop, const transfer& terms,
+                                                   http_object_store& store, std::string about,
+                                                   text_request wanted);
 
 }  // namespace headrace

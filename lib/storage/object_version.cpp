@@ -1,4 +1,4 @@
-#include <storage/object_version.hpp>
+#include "storage/object_version.hpp"
 
 namespace headrace {
 
@@ -12,16 +12,20 @@ object_version object_version::of(const http_response_head& head, std::uint64_t 
 
 std::string object_version::difference(const object_version& answer) const {
   if (answer.size != size) {
-    return "its size was " + std::to_string(size) + " bytes and is " + std::to_string(answer.size) + " now";
+    return "its size was " + std::to_string(size) + " bytes and is " + std::to_string(answer.size) +
+           " now";
   }
   if (strong_tag() != nullptr) {
     if (!answer.etag) return "the server no longer sends the ETag that it sent first";
-    return *answer.etag == *etag ? "" : "its ETag was " + etag->text() + " and is " + answer.etag->text() + " now";
+    return *answer.etag == *etag
+               ? ""
+               : "its ETag was " + etag->text() + " and is " + answer.etag->text() + " now";
   }
   if (etag && answer.etag && *etag != *answer.etag) {
     return "its ETag was " + etag->text() + " and is " + answer.etag->text() + " now";
   }
-  if (!last_modified.empty() && !answer.last_modified.empty() && last_modified != answer.last_modified) {
+  if (!last_modified.empty() && !answer.last_modified.empty() &&
+      last_modified != answer.last_modified) {
     return "it was modified " + last_modified + " and is modified " + answer.last_modified + " now";
   }
   return "";

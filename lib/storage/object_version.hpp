@@ -1,8 +1,8 @@
 #pragma once
 
-#include <headrace/http/http_response_head.hpp>
+#include "storage/entity_tag.hpp"
 
-#include <storage/entity_tag.hpp>
+#include <headrace/http/http_response_head.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -20,10 +20,12 @@ struct object_version {
   [[nodiscard]] static object_version of(const http_response_head& head, std::uint64_t total);
 
   /// The tag that `If-Match` may carry: a strong one. Nothing otherwise.
-  [[nodiscard]] const entity_tag* strong_tag() const noexcept { return etag && !etag->weak ? &*etag : nullptr; }
+  [[nodiscard]] const entity_tag* strong_tag() const noexcept {
+    return etag && !etag->weak ? &*etag : nullptr;
+  }
 
-  /// Why `answer` is not of this version; empty where it is. A strong tag decides alone, next to the size; otherwise everything that both
-  /// know has to agree.
+  /// Why `answer` is not of this version; empty where it is. A strong tag decides alone, next to
+  /// the size; otherwise everything that both know has to agree.
   [[nodiscard]] std::string difference(const object_version& answer) const;
 };
 

@@ -1,6 +1,6 @@
-#include <headrace/storage/object_store.hpp>
+#include "storage/http_object_store.hpp"
 
-#include <storage/http_object_store.hpp>
+#include <headrace/storage/object_store.hpp>
 
 #include <array>
 
@@ -23,7 +23,8 @@ constexpr std::array<known_scheme, 4> known_schemes = {{
 
 }  // namespace
 
-result<std::shared_ptr<object_store>> open_store(std::string_view location, const storage_options& options) {
+result<std::shared_ptr<object_store>> open_store(std::string_view location,
+                                                 const storage_options& options) {
   auto parsed = uri::parse(location);
   if (!parsed) return failure{parsed.error()};
   if (auto checked = check(options); !checked) return failure{checked.error()};
@@ -31,9 +32,12 @@ result<std::shared_ptr<object_store>> open_store(std::string_view location, cons
     if (scheme.name == parsed->scheme) return scheme.make(*parsed, options);
   }
   std::string names;
-  for (const auto& scheme : known_schemes) names += (names.empty() ? "" : ", ") + std::string(scheme.name) + "://";
-  return failure{error(errc::unsupported, "the scheme '" + parsed->scheme + "' is not known: use " + names + " or a path",
-                       {.uri = parsed->display()})};
+  for (const auto& scheme : known_schemes)
+    names += (names.empty() ? "" : ", ") + std::string(scheme.name) + "://";
+  return failure{
+      error(errc::unsupported,
+            "the scheme '" + parsed->scheme + "' is not known: use " + names + " or a path",
+            {.uri = parsed->display()})};
 }
 
 }  // namespace headrace

@@ -1,6 +1,6 @@
-#include <storage/percent.hpp>
+#include "storage/percent.hpp"
 
-#include <storage/text.hpp>
+#include "storage/text.hpp"
 
 #include <cstddef>
 

@@ -14,9 +14,11 @@ struct redirect_target {
   std::string target;
 };
 
-/// Resolves `location`, absolute or relative, against the request that it answers (RFC 9110, 10.2.2). Errors are
-/// `protocol_error`: no URL, another scheme than `http` and `https`, from `https` to `http`.
-[[nodiscard]] result<redirect_target> resolve_redirect(const http_origin& from, std::string_view target,
+/// Resolves `location`, absolute or relative, against the request that it answers (RFC
+/// 9110, 10.2.2). Errors are `protocol_error`: no URL, another scheme than `http` and `https`, from
+/// `https` to `http`.
+[[nodiscard]] result<redirect_target> resolve_redirect(const http_origin& from,
+                                                       std::string_view target,
                                                        std::string_view location);
 
 }  // namespace headrace

@@ -119,8 +119,7 @@ retry_state::retry_state(retry_policy policy, random_source& random,
       random_(&random),
       bucket_(std::move(bucket)),
       deadline_(deadline),
-      last_pause_(policy.shortest_pause) {
-}
+      last_pause_(policy.shortest_pause) {}
 
 void retry_state::use(std::shared_ptr<token_bucket> bucket) noexcept {
   HEADRACE_ASSERT(bucket != nullptr);

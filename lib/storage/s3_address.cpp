@@ -1,7 +1,7 @@
-#include <storage/s3_address.hpp>
+#include "storage/s3_address.hpp"
 
-#include <storage/percent.hpp>
-#include <storage/text.hpp>
+#include "storage/percent.hpp"
+#include "storage/text.hpp"
 
 #include <charconv>
 #include <optional>

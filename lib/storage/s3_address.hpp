@@ -1,9 +1,9 @@
 #pragma once
 
+#include "storage/aws_environment.hpp"
+
 #include <headrace/base/result.hpp>
 #include <headrace/base/uri.hpp>
-
-#include <storage/aws_environment.hpp>
 
 #include <cstdint>
 #include <string>

@@ -1,9 +1,10 @@
-#include <storage/s3_answers.hpp>
+#include "storage/s3_answers.hpp"
+
+#include "storage/content_range.hpp"
+#include "storage/percent.hpp"
+#include "storage/text.hpp"
 
 #include <pugixml.hpp>
-#include <storage/content_range.hpp>
-#include <storage/percent.hpp>
-#include <storage/text.hpp>
 
 #include <algorithm>
 #include <utility>

@@ -1,12 +1,11 @@
+#include "storage/http_date.hpp"
+#include "storage/http_object_store.hpp"
+#include "storage/listing_request.hpp"
+#include "storage/s3_address.hpp"
+#include "storage/s3_answers.hpp"
+#include "storage/sigv4.hpp"
+
 #include <headrace/base/log.hpp>
-
-#include <storage/http_object_store.hpp>
-#include <storage/listing_request.hpp>
-#include <storage/s3_address.hpp>
-#include <storage/s3_answers.hpp>
-#include <storage/sigv4.hpp>
-
-#include <storage/http_date.hpp>
 
 #include <algorithm>
 #include <mutex>
@@ -48,8 +47,9 @@ class s3_store final : public http_object_store {
     std::vector<object_entry> found;
     std::string token;
     for (std::size_t page = 0; page < page_limit; ++page) {
-      auto body = co_await fetch_text(loop, terms, *this, location_,
-                                      {.make = &make_list_request, .argument = token, .limit = max_listing_body});
+      auto body = co_await fetch_text(
+          loop, terms, *this, location_,
+          {.make = &make_list_request, .argument = token, .limit = max_listing_body});
       if (!body) co_return failure{body.error()};
       auto listing = parse_s3_listing(*body);
       if (!listing) co_return failure{listing.error().with({.uri = location_})};
@@ -63,7 +63,8 @@ class s3_store final : public http_object_store {
       }
       token = std::move(listing->next_continuation_token);
     }
-    co_return failure{error(errc::protocol_error, "a listing that does not end", {.uri = location_})};
+    co_return failure{
+        error(errc::protocol_error, "a listing that does not end", {.uri = location_})};
   }
 
   task<result<addressed_request>> get(storage_loop&, std::string name, http_fields extra) override {
@@ -73,7 +74,8 @@ class s3_store final : public http_object_store {
     co_return sign(address().object_path(prefix_ + name), query, std::move(extra));
   }
 
-  [[nodiscard]] store_refusal refused(const http_response_head& head, std::string_view body, bool pinned) override {
+  [[nodiscard]] store_refusal refused(const http_response_head& head, std::string_view body,
+                                      bool pinned) override {
     store_refusal refusal;
     const auto said = parse_s3_error(body);
     if (said) {
@@ -91,7 +93,8 @@ class s3_store final : public http_object_store {
     std::string region = said ? said->region : "";
     if (const auto field = head.field("x-amz-bucket-region")) region = *field;
     if (!region.empty() && (owns_redirect(head) || head.status() == 400 || head.status() == 403)) {
-      // A redirect to where we are by now: another request has learned the region meanwhile. The hop limit ends it otherwise.
+      // A redirect to where we are by now: another request has learned the region meanwhile. The
+      // hop limit ends it otherwise.
       refusal.ask_again = move_to(region) || (owns_redirect(head) && address().region == region);
     }
     return refusal;
@@ -102,7 +105,8 @@ class s3_store final : public http_object_store {
   }
 
  private:
-  static task<result<addressed_request>> make_list_request(http_object_store& store, storage_loop&, std::string token) {
+  static task<result<addressed_request>> make_list_request(http_object_store& store, storage_loop&,
+                                                           std::string token) {
     auto& self = static_cast<s3_store&>(store);
     std::vector<std::pair<std::string, std::string>> query = {
         {"delimiter", "/"}, {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", self.prefix_}};
@@ -116,11 +120,12 @@ class s3_store final : public http_object_store {
     return address_;
   }
 
-  [[nodiscard]] result<addressed_request> sign(std::string path,
-                                               const std::vector<std::pair<std::string, std::string>>& query,
-                                               http_fields extra) {
+  [[nodiscard]] result<addressed_request> sign(
+      std::string path, const std::vector<std::pair<std::string, std::string>>& query,
+      http_fields extra) {
     const s3_address to = address();
-    addressed_request made{.origin = {.scheme = to.scheme, .host = to.host, .port = to.port}, .request = {}};
+    addressed_request made{.origin = {.scheme = to.scheme, .host = to.host, .port = to.port},
+                           .request = {}};
     made.request.host = to.host_field();
     const std::string encoded = canonical_query(query);
     made.request.target = encoded.empty() ? path : path + "?" + encoded;
@@ -132,11 +137,10 @@ class s3_store final : public http_object_store {
         const std::lock_guard lock(mutex_);
         offset = clock_offset_;
       }
-      const signable_request signable{.host = made.request.host,
-                                      .path = path,
-                                      .query = query,
-                                      .region = to.region};
-      const auto now = real_clock().wall() + std::chrono::duration_cast<system_time::duration>(offset);
+      const signable_request signable{
+          .host = made.request.host, .path = path, .query = query, .region = to.region};
+      const auto now =
+          real_clock().wall() + std::chrono::duration_cast<system_time::duration>(offset);
       for (auto& field : signer_.sign(signable, *settings_.credentials, now)) {
         made.request.fields.push_back(std::move(field));
       }
@@ -157,7 +161,8 @@ class s3_store final : public http_object_store {
   void learn_clock(const http_response_head& head) {
     const auto field = head.field("Date");
     if (!field) return;
-    const auto theirs = parse_http_date(*field, std::chrono::floor<std::chrono::seconds>(real_clock().wall()));
+    const auto theirs =
+        parse_http_date(*field, std::chrono::floor<std::chrono::seconds>(real_clock().wall()));
     if (!theirs) return;
     const std::lock_guard lock(mutex_);
     clock_offset_ = *theirs - real_clock().wall();
@@ -178,16 +183,19 @@ class s3_store final : public http_object_store {
 
 }  // namespace
 
-result<std::shared_ptr<object_store>> make_s3_store(const uri& location, const storage_options& options) {
+result<std::shared_ptr<object_store>> make_s3_store(const uri& location,
+                                                    const storage_options& options) {
   auto settings = read_aws_settings(options, &process_variable);
   if (!settings) return failure{settings.error()};
   auto address = make_s3_address(location, *settings);
   if (!address) return failure{address.error()};
   if (address->key.find_first_not_of('/') == std::string::npos) {
     return failure{error(errc::invalid_request,
-                         "a bucket without a prefix: name the model's prefix, as in s3://" + address->bucket + "/path/to/model")};
+                         "a bucket without a prefix: name the model's prefix, as in s3://" +
+                             address->bucket + "/path/to/model")};
   }
-  return std::make_shared<s3_store>(location, std::move(*address), std::move(*settings), options.headers);
+  return std::make_shared<s3_store>(location, std::move(*address), std::move(*settings),
+                                    options.headers);
 }
 
 }  // namespace headrace

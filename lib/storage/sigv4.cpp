@@ -1,12 +1,13 @@
-#include <storage/sigv4.hpp>
+#include "storage/sigv4.hpp"
+
+#include "storage/percent.hpp"
+#include "storage/text.hpp"
 
 #include <headrace/base/assert.hpp>
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <storage/percent.hpp>
-#include <storage/text.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include <headrace/storage/storage_options.hpp>
 
-#include <storage/text.hpp>
+#include "storage/text.hpp"
 
 #include <algorithm>
 #include <array>

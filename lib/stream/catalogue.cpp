@@ -1,4 +1,4 @@
-#include <stream/catalogue.hpp>
+#include "stream/catalogue.hpp"
 
 namespace headrace::detail {
 
@@ -18,16 +18,19 @@ result<catalogue> build_catalogue(std::vector<parsed_file> files, const index* s
       info.file = number;
       built.total_bytes += info.size();
       built.tensors.push_back(std::move(info));
-      built.by_name.emplace(built.tensors.back().name, static_cast<std::uint32_t>(built.tensors.size() - 1));
+      built.by_name.emplace(built.tensors.back().name,
+                            static_cast<std::uint32_t>(built.tensors.size() - 1));
     }
-    built.files.push_back({std::move(file.name), file.bytes, file.contents.size, std::move(file.contents.metadata)});
+    built.files.push_back(
+        {std::move(file.name), file.bytes, file.contents.size, std::move(file.contents.metadata)});
   }
 
   if (shards != nullptr && built.tensors.size() != shards->tensors.size()) {
     for (const auto& wanted : shards->tensors) {
       if (built.by_name.contains(wanted.tensor)) continue;
-      return failure{error(errc::invalid_safetensors, "the index places the tensor " + json_quote(wanted.tensor) + " in " +
-                                                          shards->files[wanted.file] + ", which does not hold it")};
+      return failure{error(errc::invalid_safetensors,
+                           "the index places the tensor " + json_quote(wanted.tensor) + " in " +
+                               shards->files[wanted.file] + ", which does not hold it")};
     }
   }
   return built;

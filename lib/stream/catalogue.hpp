@@ -18,7 +18,8 @@ struct catalogue {
   std::vector<file_info> files;
   std::vector<tensor_info> tensors;  ///< By file, then by offset.
   std::uint64_t total_bytes = 0;
-  std::unordered_map<std::string_view, std::uint32_t> by_name;  ///< Views of the names in `tensors`.
+  std::unordered_map<std::string_view, std::uint32_t>
+      by_name;  ///< Views of the names in `tensors`.
 
   [[nodiscard]] const tensor_info* find(std::string_view name) const noexcept {
     const auto found = by_name.find(name);
@@ -38,9 +39,11 @@ struct parsed_file {
   header contents;
 };
 
-/// Puts the files together, in the order given. With an index, it is an allow-list: a tensor is taken only from the file that the index names,
-/// others are ignored, and one that its file lacks is `invalid_safetensors`. `files` are then the index's, in its order. Without one, the first
+/// Puts the files together, in the order given. With an index, it is an allow-list: a tensor is
+/// taken only from the file that the index names, others are ignored, and one that its file lacks
+/// is `invalid_safetensors`. `files` are then the index's, in its order. Without one, the first
 /// file that holds a name wins.
-[[nodiscard]] result<catalogue> build_catalogue(std::vector<parsed_file> files, const index* shards);
+[[nodiscard]] result<catalogue> build_catalogue(std::vector<parsed_file> files,
+                                                const index* shards);
 
 }  // namespace headrace::detail

@@ -7,22 +7,26 @@
 
 namespace headrace::detail {
 
-/// How many connections a stream uses: opens more while each step still adds throughput, and goes back when one did not.
+/// How many connections a stream uses: opens more while each step still adds throughput, and goes
+/// back when one did not.
 ///
-/// More is not better: on a fast network 32 connections reach 0.7 to 0.9 of what 8 do, since each has its own memory in flight. A far store gives each
-/// connection a fraction of the line, and there more are needed. So the ceiling is the user's, and what is used is measured.
+/// More is not better: on a fast network 32 connections reach 0.7 to 0.9 of what 8 do, since each
+/// has its own memory in flight. A far store gives each connection a fraction of the line, and
+/// there more are needed. So the ceiling is the user's, and what is used is measured.
 ///
 /// A pure value: told of time and bytes, it answers with a number. Threads: the owner's lock.
 class concurrency_control {
  public:
   /// `most` is at least 1.
-  explicit concurrency_control(unsigned most) noexcept : most_(most), wanted_(std::min(most, initial)) {}
+  explicit concurrency_control(unsigned most) noexcept
+      : most_(most), wanted_(std::min(most, initial)) {}
 
   /// How many connections should be at work.
   [[nodiscard]] unsigned wanted() const noexcept { return wanted_; }
 
-  /// `bytes` have arrived, on all connections together, by `now`. Looks at epochs: long enough to tell a rate, and with enough bytes that every
-  /// connection had its part. Whether `wanted` has changed.
+  /// `bytes` have arrived, on all connections together, by `now`. Looks at epochs: long enough to
+  /// tell a rate, and with enough bytes that every connection had its part. Whether `wanted` has
+  /// changed.
   bool arrived(std::uint64_t bytes, steady_time now) noexcept {
     if (settled_) return false;
     if (epoch_start_ == steady_time{}) {

@@ -1,4 +1,4 @@
-#include <stream/dlpack.hpp>
+#include "stream/dlpack.hpp"
 
 #include <headrace/base/error.hpp>
 #include <headrace/stream/tensor.hpp>
@@ -74,9 +74,11 @@ Managed* export_tensor(tensor&& from) {
   made->shape.resize(from.shape().size());
   made->strides.resize(from.shape().size());
   for (std::size_t at = from.shape().size(); at-- > 0;) {
-    // A shape with a zero extent may hold others beyond 2^63; nothing else can, since the bytes are in memory.
+    // A shape with a zero extent may hold others beyond 2^63; nothing else can, since the bytes are
+    // in memory.
     if (from.shape()[at] > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      throw error(errc::unsupported, "DLPack cannot express an extent of " + std::to_string(from.shape()[at]));
+      throw error(errc::unsupported,
+                  "DLPack cannot express an extent of " + std::to_string(from.shape()[at]));
     }
     made->shape[at] = static_cast<std::int64_t>(from.shape()[at]);
     made->strides[at] = stride;
@@ -103,6 +105,8 @@ DLManagedTensorVersioned* tensor::to_dlpack() && {
   return managed;
 }
 
-DLManagedTensor* tensor::to_dlpack_legacy() && { return export_tensor<DLManagedTensor>(std::move(*this)); }
+DLManagedTensor* tensor::to_dlpack_legacy() && {
+  return export_tensor<DLManagedTensor>(std::move(*this));
+}
 
 }  // namespace headrace

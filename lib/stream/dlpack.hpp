@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// The C structures of DLPack 1.1 (https://dmlc.github.io/dlpack/latest/c_api.html): an ABI, fixed by its specification. Private to headrace: users bring
-// their own dlpack.h.
+// The C structures of DLPack 1.1 (https://dmlc.github.io/dlpack/latest/c_api.html): an ABI, fixed
+// by its specification. Private to headrace: users bring their own dlpack.h.
 
 struct DLDevice {
   std::int32_t device_type;

@@ -1,4 +1,4 @@
-#include <stream/fetch.hpp>
+#include "stream/fetch.hpp"
 
 #include <headrace/coro/with.hpp>
 
@@ -19,7 +19,8 @@ constexpr std::uint64_t shortest_share = 2_MiB;
 /// Memory is warmed in steps of this: short enough that no connection waits for it.
 constexpr std::size_t warming_step = 2_MiB;
 
-/// Local reads under way: enough for the kernel's workers to copy on several cores, few enough to stay in warm memory.
+/// Local reads under way: enough for the kernel's workers to copy on several cores, few enough to
+/// stay in warm memory.
 constexpr unsigned local_concurrency = 4;
 
 constexpr std::chrono::milliseconds report_interval{100};
@@ -59,7 +60,8 @@ class fetch::sink final : public range_sink {
   [[nodiscard]] buffer_sequence prepare(std::uint64_t most) override {
     buffers_.clear();
     std::uint64_t done = done_;
-    for (std::size_t at = at_; at < segments_.size() && most > 0 && buffers_.size() < max_buffers; ++at) {
+    for (std::size_t at = at_; at < segments_.size() && most > 0 && buffers_.size() < max_buffers;
+         ++at) {
       const detail::segment& part = segments_[at];
       std::uint64_t size = std::min(part.size - done, most);
       std::byte* into = gap_.data();
@@ -90,7 +92,8 @@ class fetch::sink final : public range_sink {
       ++at_;
       if (part.tensor == detail::segment::gap) continue;
       // Acquire and release: whoever brings the last byte has seen every other worker's bytes.
-      const auto before = owner_.pending_[part.tensor].missing.fetch_sub(part.size, std::memory_order_acq_rel);
+      const auto before =
+          owner_.pending_[part.tensor].missing.fetch_sub(part.size, std::memory_order_acq_rel);
       if (before == part.size) finished_.push_back(part.tensor);
     }
     if (!finished_.empty()) owner_.completed(finished_);
@@ -106,18 +109,23 @@ class fetch::sink final : public range_sink {
   std::vector<std::uint32_t> finished_;
 };
 
-fetch::fetch(std::shared_ptr<const detail::model_state> model, detail::stream_plan plan, stream_options options)
+fetch::fetch(std::shared_ptr<const detail::model_state> model, detail::stream_plan plan,
+             stream_options options)
     : model_(std::move(model)),
       runtime_(model_->runtime),
       plan_(std::move(plan)),
       options_(std::move(options)),
       pending_(plan_.tensors.size()),
-      concurrency_(std::max(1u, model_->sources.empty() || !model_->sources[0]->local()
-                                    ? model_->options.max_concurrency
-                                    : std::min(model_->options.max_concurrency, local_concurrency))) {
+      concurrency_(
+          std::max(1u, model_->sources.empty() || !model_->sources[0]->local()
+                           ? model_->options.max_concurrency
+                           : std::min(model_->options.max_concurrency, local_concurrency))) {
   order_.reserve(plan_.tensors.size());
   for (std::uint32_t number = 0; number < plan_.tensors.size(); ++number) order_.push_back(number);
   left_to_admit_ = plan_.total_bytes;
+  for (const auto& planned : plan_.tensors) {
+    if (is_large(planned.size)) large_bytes_ += planned.size;
+  }
 }
 
 fetch::~fetch() { free_memory(); }
@@ -128,7 +136,8 @@ void fetch::free_memory() noexcept {
   pending_.clear();
 }
 
-async_generator<tensor> fetch::stream(std::shared_ptr<const detail::model_state> model, stream_options options) {
+async_generator<tensor> fetch::stream(std::shared_ptr<const detail::model_state> model,
+                                      stream_options options) {
   auto stream = std::make_shared<slot>(slot{std::move(model), std::move(options), nullptr});
   auto tensors = deliver(stream);
   tensors.at_close(close(std::move(stream)));
@@ -146,23 +155,30 @@ task<void> fetch::close(std::shared_ptr<slot> stream) {
 async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
   const std::size_t chunk = stream->model->options.chunk_size;
   if (stream->options.memory_limit < chunk) {
-    throw error(errc::invalid_request, "a memory limit of " + format_size(stream->options.memory_limit) +
+    throw error(errc::invalid_request, "a memory limit of " +
+                                           format_size(stream->options.memory_limit) +
                                            " does not hold one chunk of " + format_size(chunk) +
                                            ": raise the memory limit or lower the chunk size");
   }
   if (stream->options.device.kind != device::type::cpu) {
-    throw error(errc::unsupported, "this build cannot stream to " + stream->options.device.to_string() + ": it has no CUDA support");
+    throw error(errc::unsupported, "this build cannot stream to " +
+                                       stream->options.device.to_string() +
+                                       ": it has no CUDA support");
   }
-  auto plan = detail::make_plan(stream->model->contents, stream->options.tensors, stream->options.order);
+  auto plan =
+      detail::make_plan(stream->model->contents, stream->options.tensors, stream->options.order);
   if (!plan) throw error(plan.error().with({.uri = stream->model->store->location()}));
-  const auto self = std::make_shared<fetch>(stream->model, std::move(*plan), std::move(stream->options));
+  const auto self =
+      std::make_shared<fetch>(stream->model, std::move(*plan), std::move(stream->options));
   stream->running = self;
   const abandon_on_exit guard(*self);
   self->start();
 
   std::vector<std::uint32_t> batch;
   for (;;) {
-    if (self->left_behind()) throw error(errc::cancelled, "the stream began before this process was forked: begin another one");
+    if (self->left_behind())
+      throw error(errc::cancelled,
+                  "the stream began before this process was forked: begin another one");
     bool stopped = false;
     batch.clear();
     {
@@ -190,7 +206,8 @@ async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
     }
     if (!stopped && !batch.empty()) continue;
 
-    // The end, a failure, or a stop: in any case nothing is left running when the consumer hears of it.
+    // The end, a failure, or a stop: in any case nothing is left running when the consumer hears of
+    // it.
     self->abandon();
     co_await self->finished();
     self->free_memory();
@@ -201,7 +218,9 @@ async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
       failed = self->failure_;
     }
     if (failed) throw error(*failed);
-    if (stopped) throw error(errc::cancelled, "the stream was stopped", {.uri = self->model_->store->location()});
+    if (stopped)
+      throw error(errc::cancelled, "the stream was stopped",
+                  {.uri = self->model_->store->location()});
     co_return;
   }
 }
@@ -218,7 +237,7 @@ void fetch::start() {
   runtime_->start();
   generation_ = runtime_->generation();
   arena_ = runtime_->memory().open(options_.memory_limit, weak_from_this(),
-                                      static_cast<std::size_t>(plan_.largest_tensor));
+                                   static_cast<std::size_t>(plan_.largest_tensor));
   speculative_ = model_->take_speculative();
   known_.assign(model_->sources.size(), 0);
   if (speculative_) {
@@ -226,13 +245,15 @@ void fetch::start() {
     if (speculative_->total() > options_.memory_limit / 4) {
       speculative_.reset();
     } else {
-      for (std::size_t file = 0; file < known_.size(); ++file) known_[file] = speculative_->of_file[file].size();
+      for (std::size_t file = 0; file < known_.size(); ++file)
+        known_[file] = speculative_->of_file[file].size();
       arena_->charge(speculative_->total());
     }
   }
   if (options_.order == delivery::completion) {
-    // What is there already goes first: the consumer has something to do while the first ranges are under way. What takes a large part of the limit goes
-    // last: by then there is warm memory for it, and nobody has to wait behind it.
+    // What is there already goes first: the consumer has something to do while the first ranges are
+    // under way. What takes a large part of the limit goes last: by then there is warm memory for
+    // it, and nobody has to wait behind it.
     const auto turn = [this](std::uint32_t number) {
       const auto& planned = plan_.tensors[number];
       if (planned.runs.empty() || planned.runs.back().end() <= known_[planned.file]) return 0;
@@ -241,7 +262,8 @@ void fetch::start() {
     std::vector<std::uint32_t> sorted;
     sorted.reserve(order_.size());
     for (const int now : {0, 1, 2}) {
-      std::ranges::copy_if(order_, std::back_inserter(sorted), [&](std::uint32_t number) { return turn(number) == now; });
+      std::ranges::copy_if(order_, std::back_inserter(sorted),
+                           [&](std::uint32_t number) { return turn(number) == now; });
     }
     order_ = std::move(sorted);
   }
@@ -259,7 +281,8 @@ task<void> fetch::run(std::shared_ptr<fetch> self) {
     const std::stop_callback passed(late.get_token(), [&self] { self->abandon(); });
     detail::deadline_timer timer(timers, late);
     if (self->terms_.limits.deadline) timers.start_timer(timer, *self->terms_.limits.deadline);
-    // Nothing is thrown beyond here: the consumer waits for the end, and other streams share the scope.
+    // Nothing is thrown beyond here: the consumer waits for the end, and other streams share the
+    // scope.
     try {
       async_condition::wake_list woken;
       const std::lock_guard lock(self->mutex_);
@@ -355,19 +378,25 @@ void fetch::memory_released() noexcept {
 }
 
 std::uint64_t fetch::longest_range() const noexcept {
-  const std::uint64_t together = std::min<std::uint64_t>(in_flight_limit, options_.memory_limit / 2);
+  const std::uint64_t together =
+      std::min<std::uint64_t>(in_flight_limit, options_.memory_limit / 2);
   const std::uint64_t chunk = model_->options.chunk_size;
-  return std::clamp(together / concurrency_.wanted(), std::min<std::uint64_t>(shortest_range, chunk), chunk);
+  return std::clamp(together / concurrency_.wanted(),
+                    std::min<std::uint64_t>(shortest_range, chunk), chunk);
 }
 
-/// Whether the next tensor may be admitted. The first of a batch waits for room for a whole range: a stream whose memory comes back a tensor at a time
-/// would otherwise ask for a tensor at a time. Not where nothing is out that could come back.
+/// Whether the next tensor may be admitted. The first of a batch waits for room for a whole range:
+/// a stream whose memory comes back a tensor at a time would otherwise ask for a tensor at a time.
+/// Not where nothing is out that could come back.
 bool fetch::admissible(std::uint64_t size, bool first) {
   const bool patient = first && arena_->usage().live > 0;
-  const std::uint64_t wanted = patient ? std::max(size, std::min(longest_range(), left_to_admit_)) : size;
+  const std::uint64_t wanted =
+      patient ? std::max(size, std::min(longest_range(), left_to_admit_)) : size;
   if (arena_->fits(wanted)) return true;
-  // Not within a batch: its tensors have their first bytes from there, and its ranges are cut accordingly.
-  if (first && speculative_ && host_arena::footprint(size) + speculative_->total() > options_.memory_limit) {
+  // Not within a batch: its tensors have their first bytes from there, and its ranges are cut
+  // accordingly.
+  if (first && speculative_ &&
+      host_arena::footprint(size) + speculative_->total() > options_.memory_limit) {
     drop_speculative();
     if (arena_->fits(wanted)) return true;
   }
@@ -397,7 +426,8 @@ void fetch::admit(async_condition::wake_list& woken) {
       if (!admissible(planned.size, batch.empty())) break;
       auto memory = arena_->allocate(static_cast<std::size_t>(planned.size));
       if (!memory) {
-        if (!failure_) failure_ = memory.error().with({.uri = model_->sources[planned.file]->uri()});
+        if (!failure_)
+          failure_ = memory.error().with({.uri = model_->sources[planned.file]->uri()});
         stopping_ = true;
         deliverable_.notify_all(woken);
         work_.notify_all(woken);
@@ -434,7 +464,8 @@ std::uint64_t fetch::prefill(std::uint32_t number, host_block& memory) {
   if (!speculative_ || planned.runs.front().begin >= known_[planned.file]) return 0;
   std::uint64_t copied = 0;
   for (const auto& part : detail::known_parts(planned, known_[planned.file])) {
-    std::memcpy(memory.data() + part.offset, speculative_->of_file[planned.file].data() + part.in_file,
+    std::memcpy(memory.data() + part.offset,
+                speculative_->of_file[planned.file].data() + part.in_file,
                 static_cast<std::size_t>(part.size));
     copied += part.size;
   }
@@ -470,7 +501,8 @@ void fetch::spawn_workers(unsigned wanted) {
   }
 }
 
-/// What a worker throws is kept before the scope stops the others: what they end with is not the reason.
+/// What a worker throws is kept before the scope stops the others: what they end with is not the
+/// reason.
 task<void> fetch::keep_failures(task<void> working) {
   try {
     co_await std::move(working);
@@ -479,12 +511,14 @@ task<void> fetch::keep_failures(task<void> working) {
   }
 }
 
-/// The next range. When no more can be admitted for now (the end, or a tensor that fills the limit), what is queued is shared out evenly, in ever
-/// smaller parts: otherwise most connections would have nothing to do while the last one finishes its long range.
+/// The next range. When no more can be admitted for now (the end, or a tensor that fills the
+/// limit), what is queued is shared out evenly, in ever smaller parts: otherwise most connections
+/// would have nothing to do while the last one finishes its long range.
 detail::planned_range fetch::take_range() {
   detail::planned_range range = std::move(ranges_.front());
   ranges_.pop_front();
-  const std::uint64_t share = std::max<std::uint64_t>(queued_bytes_ / std::max(1u, working_), shortest_share);
+  const std::uint64_t share =
+      std::max<std::uint64_t>(queued_bytes_ / std::max(1u, working_), shortest_share);
   if (range.bytes.size > share && range.bytes.size - share >= shortest_share / 2 && starved()) {
     ranges_.push_front(detail::split_range(range, share));
   }
@@ -494,17 +528,28 @@ detail::planned_range fetch::take_range() {
 
 /// Whether nothing more can be admitted for now.
 bool fetch::starved() const noexcept {
-  return next_ == order_.size() || !arena_->fits(static_cast<std::size_t>(plan_.tensors[order_[next_]].size));
+  return next_ == order_.size() ||
+         !arena_->fits(static_cast<std::size_t>(plan_.tensors[order_[next_]].size));
 }
 
-/// What the next admissions want to find warm: the largest tensor that is still to come, if it is one of those at the end, or else a few ranges.
+/// What the next admissions want to find warm: a few ranges, and by the end of the others the
+/// largest of the large tensors. Grown evenly over the stream: all at once, it would take the
+/// loop's time when that is shortest.
 std::size_t fetch::needed_next() const noexcept {
-  const std::uint64_t largest = is_large(plan_.largest_tensor) ? plan_.largest_tensor : 0;
-  return static_cast<std::size_t>(std::min(left_to_admit_, std::max(largest, 2 * longest_range())));
+  std::uint64_t needed = 2 * longest_range();
+  if (is_large(plan_.largest_tensor)) {
+    const auto others = static_cast<double>(plan_.total_bytes - large_bytes_);
+    const auto arrived = static_cast<double>(bytes_arrived_.load(std::memory_order_relaxed));
+    const double part = others > 0 ? std::min(1.0, arrived / others) : 1.0;
+    needed = std::max(needed,
+                      static_cast<std::uint64_t>(part * static_cast<double>(plan_.largest_tensor)));
+  }
+  return static_cast<std::size_t>(std::min(left_to_admit_, needed));
 }
 
-/// Touches fresh memory ahead of the workers while the loop would wait for the peer. The first touch of a page costs more than receiving into it, and
-/// when it happens inside a receive, everybody waits.
+/// Touches fresh memory ahead of the workers while the loop would wait for the peer. The first
+/// touch of a page costs more than receiving into it, and when it happens inside a receive,
+/// everybody waits.
 task<void> fetch::warm_memory(detail::loop_services& loop) {
   for (;;) {
     co_await idle(loop.context());
@@ -527,7 +572,8 @@ task<void> fetch::work(detail::loop_services& loop, unsigned number) {
   std::vector<std::byte> gap(detail::gap_limit);
   sink receiving(*this, gap);
   trace* const events = model_->options.trace.get();
-  const std::uint32_t track = events != nullptr ? events->track("connection " + std::to_string(number)) : 0;
+  const std::uint32_t track =
+      events != nullptr ? events->track("connection " + std::to_string(number)) : 0;
 
   for (;;) {
     detail::planned_range range;
@@ -556,8 +602,9 @@ task<void> fetch::work(detail::loop_services& loop, unsigned number) {
     auto read = co_await source.read(loop.storage(), terms_, range.bytes, receiving);
     if (events != nullptr) {
       events->span(track, "range", began,
-                   "\"file\":" + json_quote(model_->contents.files[range.file].name) + ",\"begin\":" +
-                       std::to_string(range.bytes.begin) + ",\"bytes\":" + std::to_string(range.bytes.size));
+                   "\"file\":" + json_quote(model_->contents.files[range.file].name) +
+                       ",\"begin\":" + std::to_string(range.bytes.begin) +
+                       ",\"bytes\":" + std::to_string(range.bytes.size));
     }
     if (!read) {
       fail(read.error());
@@ -584,18 +631,21 @@ void fetch::report(bool last) {
   if (!options_.on_progress) return;
   const std::int64_t now = real_clock().now().time_since_epoch().count();
   if (!last && now < next_report_.load(std::memory_order_relaxed)) return;
-  // One call at a time, so that the numbers never go back and the callback needs no lock of its own.
+  // One call at a time, so that the numbers never go back and the callback needs no lock of its
+  // own.
   std::unique_lock lock(reporting_, std::defer_lock);
   if (last) {
     lock.lock();
   } else if (!lock.try_lock() || now < next_report_.load(std::memory_order_relaxed)) {
     return;
   }
-  next_report_.store(now + std::chrono::nanoseconds(report_interval).count(), std::memory_order_relaxed);
-  options_.on_progress({.bytes = std::min(bytes_arrived_.load(std::memory_order_relaxed), plan_.total_bytes),
-                        .total_bytes = plan_.total_bytes,
-                        .tensors = tensors_complete_.load(std::memory_order_relaxed),
-                        .total_tensors = plan_.tensors.size()});
+  next_report_.store(now + std::chrono::nanoseconds(report_interval).count(),
+                     std::memory_order_relaxed);
+  options_.on_progress(
+      {.bytes = std::min(bytes_arrived_.load(std::memory_order_relaxed), plan_.total_bytes),
+       .total_bytes = plan_.total_bytes,
+       .tensors = tensors_complete_.load(std::memory_order_relaxed),
+       .total_tensors = plan_.tensors.size()});
 }
 
 }  // namespace headrace

@@ -1,15 +1,15 @@
 #pragma once
 
+#include "stream/concurrency.hpp"
+#include "stream/model_state.hpp"
+#include "stream/plan.hpp"
+
 #include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/async_generator.hpp>
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/memory/host_arena.hpp>
 #include <headrace/storage/range_sink.hpp>
 #include <headrace/stream/tensor.hpp>
-
-#include <stream/concurrency.hpp>
-#include <stream/model_state.hpp>
-#include <stream/plan.hpp>
 
 #include <atomic>
 #include <deque>
@@ -21,29 +21,35 @@
 
 namespace headrace {
 
-/// One stream at work: admits tensors in plan order, cuts them into ranges, has workers on the runtime's loops receive these, and hands over
-/// what is complete.
+/// One stream at work: admits tensors in plan order, cuts them into ranges, has workers on the
+/// runtime's loops receive these, and hands over what is complete.
 ///
-/// Why a mutex and not a loop that owns the state: workers run on several loops and the consumer on another thread, each touches the state once a
-/// range or a batch of tensors, for less than a microsecond; a hop to an owning loop would cost each of them a wake-up. Nothing is awaited, and
-/// no block is dropped (which calls `memory_released`), while it is held. Lock order: this, then the arena's.
+/// Why a mutex and not a loop that owns the state: workers run on several loops and the consumer on
+/// another thread, each touches the state once a range or a batch of tensors, for less than a
+/// microsecond; a hop to an owning loop would cost each of them a wake-up. Nothing is awaited, and
+/// no block is dropped (which calls `memory_released`), while it is held. Lock order: this, then
+/// the arena's.
 ///
-/// Lifetime: shared by the generator's body and by the task in the runtime's scope; whichever is last frees it.
+/// Lifetime: shared by the generator's body and by the task in the runtime's scope; whichever is
+/// last frees it.
 class fetch final : public release_listener, public std::enable_shared_from_this<fetch> {
  public:
-  fetch(std::shared_ptr<const detail::model_state> model, detail::stream_plan plan, stream_options options);
+  fetch(std::shared_ptr<const detail::model_state> model, detail::stream_plan plan,
+        stream_options options);
   ~fetch() override;
 
   /// The generator of a stream. `options` are checked and the plan is made at the first `next()`.
-  [[nodiscard]] static async_generator<tensor> stream(std::shared_ptr<const detail::model_state> model, stream_options options);
+  [[nodiscard]] static async_generator<tensor> stream(
+      std::shared_ptr<const detail::model_state> model, stream_options options);
 
   void memory_released() noexcept override;
 
  private:
   struct pending_tensor {
     host_block memory;
-    std::atomic<std::uint64_t> missing{0};  ///< Bytes. The last to arrive is told by the decrement that reaches 0.
-    bool complete = false;                  ///< In order of request: waits for those before it.
+    std::atomic<std::uint64_t> missing{
+        0};                 ///< Bytes. The last to arrive is told by the decrement that reaches 0.
+    bool complete = false;  ///< In order of request: waits for those before it.
   };
   class sink;
   class abandon_on_exit;
@@ -67,11 +73,14 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   /// With the exception that is being handled.
   void fail_with_exception() noexcept;
 
-  /// Whether this process is a fork of the one in which the stream began: its loops and workers do not exist here.
+  /// Whether this process is a fork of the one in which the stream began: its loops and workers do
+  /// not exist here.
   [[nodiscard]] bool left_behind() const noexcept { return runtime_->generation() != generation_; }
 
   // With the mutex held.
-  [[nodiscard]] bool exhausted() const noexcept { return next_ == order_.size() && ranges_.empty(); }
+  [[nodiscard]] bool exhausted() const noexcept {
+    return next_ == order_.size() && ranges_.empty();
+  }
   void admit(async_condition::wake_list& woken);
   [[nodiscard]] bool admissible(std::uint64_t size, bool first);
   [[nodiscard]] std::uint64_t prefill(std::uint32_t number, host_block& memory);
@@ -94,7 +103,8 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   const stream_options options_;
   transfer terms_;
   std::uint64_t generation_ = runtime_->generation();  ///< Of the runtime, when the stream began.
-  std::vector<std::uint32_t> order_;  ///< Of admission: indices into the plan.
+  std::uint64_t large_bytes_ = 0;                      ///< Of the tensors that go last.
+  std::vector<std::uint32_t> order_;                   ///< Of admission: indices into the plan.
   std::shared_ptr<host_arena> arena_;
   std::vector<pending_tensor> pending_;  ///< By place in the plan.
   async_scope workers_;
@@ -105,7 +115,8 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   std::uint64_t left_to_admit_ = 0;
   std::optional<detail::speculative_bytes> speculative_;
   std::vector<std::uint64_t> known_;  ///< By file: the size of its speculative bytes.
-  std::atomic<std::thread::id> dropping_{};  ///< Who is inside `drop_speculative`; compared with oneself alone.
+  std::atomic<std::thread::id>
+      dropping_{};  ///< Who is inside `drop_speculative`; compared with oneself alone.
   // Ranges.
   std::deque<detail::planned_range> ranges_;
   std::uint64_t queued_bytes_ = 0;

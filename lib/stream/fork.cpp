@@ -1,8 +1,8 @@
-#include <stream/fork.hpp>
+#include "stream/fork.hpp"
+
+#include "stream/runtime_state.hpp"
 
 #include <headrace/io/inherited.hpp>
-
-#include <stream/runtime_state.hpp>
 
 #include <pthread.h>
 
@@ -49,7 +49,9 @@ void after_fork_in_child() {
 void prepare_for_fork(runtime_state& state) {
   // At the first use, not at static initialisation: a process that never streams has no handlers.
   static std::once_flag registered;
-  std::call_once(registered, [] { ::pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child); });
+  std::call_once(registered, [] {
+    ::pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
+  });
   auto& known = registry();
   const std::lock_guard lock(known.mutex);
   known.runtimes.insert(&state);

@@ -1,9 +1,9 @@
 #pragma once
 
+#include "stream/runtime_state.hpp"
+
 #include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/with.hpp>
-
-#include <stream/runtime_state.hpp>
 
 #include <chrono>
 #include <memory>
@@ -35,10 +35,12 @@ task<void> host(task<T> work, hosting<T>* guest) {
   guest->over.notify_all(woken);
 }
 
-/// Runs what `make(loop)` gives on a loop of the runtime and comes back to the awaiter's executor with its outcome. Unlike `on`, it is
-/// something that `runtime_state::stop` knows of: it stops it and waits for it. Throws `cancelled` after `stop`.
+/// Runs what `make(loop)` gives on a loop of the runtime and comes back to the awaiter's executor
+/// with its outcome. Unlike `on`, it is something that `runtime_state::stop` knows of: it stops it
+/// and waits for it. Throws `cancelled` after `stop`.
 ///
-///     auto opened = co_await hosted<model>(runtime, [uri](loop_services& loop) { return open_here(uri, &loop); });
+///     auto opened = co_await hosted<model>(runtime, [uri](loop_services& loop) { return
+///     open_here(uri, &loop); });
 template <class T, class Make>
 [[nodiscard]] task<T> hosted(std::shared_ptr<runtime_state> runtime, Make make) {
   const environment given = co_await current_environment();

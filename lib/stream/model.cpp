@@ -1,16 +1,16 @@
 #include <headrace/stream/model.hpp>
 
-#include <stream/fetch.hpp>
-#include <stream/hosted.hpp>
-#include <stream/model_state.hpp>
+#include "stream/fetch.hpp"
+#include "stream/hosted.hpp"
+#include "stream/model_state.hpp"
 
 namespace headrace {
 namespace {
 
 constexpr std::uint64_t small_file_limit = 256_MiB;
 
-task<std::vector<std::byte>> read_here(std::shared_ptr<const detail::model_state> state, std::string name,
-                                       detail::loop_services* loop) {
+task<std::vector<std::byte>> read_here(std::shared_ptr<const detail::model_state> state,
+                                       std::string name, detail::loop_services* loop) {
   const transfer terms = state->terms_from(loop->context().now());
   const auto source = state->store->source(name);
   auto bytes = co_await read_object(*source, loop->storage(), terms, small_file_limit);
@@ -23,13 +23,17 @@ std::span<const tensor_info> model::tensors() const noexcept { return state_->co
 
 std::span<const file_info> model::files() const noexcept { return state_->contents.files; }
 
-const tensor_info* model::find(std::string_view name) const noexcept { return state_->contents.find(name); }
+const tensor_info* model::find(std::string_view name) const noexcept {
+  return state_->contents.find(name);
+}
 
 std::uint64_t model::total_bytes() const noexcept { return state_->contents.total_bytes; }
 
 const std::string& model::uri() const noexcept { return state_->store->location(); }
 
-async_generator<tensor> model::stream(stream_options options) const { return fetch::stream(state_, std::move(options)); }
+async_generator<tensor> model::stream(stream_options options) const {
+  return fetch::stream(state_, std::move(options));
+}
 
 task<std::vector<std::byte>> model::read_file(std::string_view name) const {
   // Not a coroutine: what the name points to need not outlive this call.

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "stream/catalogue.hpp"
+#include "stream/runtime_state.hpp"
+
 #include <headrace/storage/object_store.hpp>
 #include <headrace/storage/transfer.hpp>
 #include <headrace/stream/model.hpp>
-
-#include <stream/catalogue.hpp>
-#include <stream/runtime_state.hpp>
 
 #include <memory>
 #include <mutex>
@@ -15,7 +15,8 @@
 
 namespace headrace::detail {
 
-/// The first bytes of each file, as `open` read them: the first stream uses them instead of asking again.
+/// The first bytes of each file, as `open` read them: the first stream uses them instead of asking
+/// again.
 struct speculative_bytes {
   std::vector<std::vector<std::byte>> of_file;
 

@@ -1,10 +1,10 @@
+#include "stream/hosted.hpp"
+#include "stream/model_state.hpp"
+
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/safetensors/header.hpp>
 #include <headrace/safetensors/index.hpp>
 #include <headrace/stream/model.hpp>
-
-#include <stream/hosted.hpp>
-#include <stream/model_state.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -17,7 +17,8 @@ constexpr std::string_view index_suffix = ".safetensors.index.json";
 constexpr std::string_view file_suffix = ".safetensors";
 constexpr std::string_view single_file_name = "model.safetensors";
 
-/// Usually holds the header, tells the size and brings the first weights. Larger ones halve the speed of many small files.
+/// Usually holds the header, tells the size and brings the first weights. Larger ones halve the
+/// speed of many small files.
 constexpr std::size_t speculative_size = 64_KiB;
 
 /// Files whose headers are read at once.
@@ -31,20 +32,24 @@ struct discovered {
 };
 
 error nothing_found(const object_store& store, const std::string& looked_for) {
-  return error(errc::not_found, "No files found: " + looked_for + " at " + store.location(), {.uri = store.location()});
+  return error(errc::not_found, "No files found: " + looked_for + " at " + store.location(),
+               {.uri = store.location()});
 }
 
-task<result<discovered>> read_index(object_store& store, storage_loop& loop, const transfer& terms, std::string name) {
+task<result<discovered>> read_index(object_store& store, storage_loop& loop, const transfer& terms,
+                                    std::string name) {
   const auto source = store.source(name);
   auto bytes = co_await read_object(*source, loop, terms, index_limit);
   if (!bytes) co_return failure{bytes.error()};
   auto parsed = parse_index({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
   if (!parsed) co_return failure{parsed.error().with({.uri = source->uri()})};
-  discovered found{.files = parsed->files, .shards = std::move(*parsed), .index_name = std::move(name)};
+  discovered found{
+      .files = parsed->files, .shards = std::move(*parsed), .index_name = std::move(name)};
   co_return found;
 }
 
-task<result<discovered>> discover_listed(object_store& store, storage_loop& loop, const transfer& terms) {
+task<result<discovered>> discover_listed(object_store& store, storage_loop& loop,
+                                         const transfer& terms) {
   auto entries = co_await store.list(loop, terms);
   if (!entries) co_return failure{entries.error()};
   std::vector<std::string> files;
@@ -61,17 +66,20 @@ task<result<discovered>> discover_listed(object_store& store, storage_loop& loop
     co_return found;
   }
   if (files.empty()) {
-    co_return failure{nothing_found(store, "neither *" + std::string(index_suffix) + " nor *" + std::string(file_suffix))};
+    co_return failure{nothing_found(
+        store, "neither *" + std::string(index_suffix) + " nor *" + std::string(file_suffix))};
   }
   discovered found{.files = std::move(files), .shards = std::nullopt, .index_name = {}};
   co_return found;
 }
 
 /// Without a listing the names have to be known.
-task<result<discovered>> discover_by_name(object_store& store, storage_loop& loop, const transfer& terms) {
+task<result<discovered>> discover_by_name(object_store& store, storage_loop& loop,
+                                          const transfer& terms) {
   auto found = co_await read_index(store, loop, terms, std::string(index_name));
   if (found || found.error().kind() != errc::not_found) co_return found;
-  discovered single{.files = {std::string(single_file_name)}, .shards = std::nullopt, .index_name = {}};
+  discovered single{
+      .files = {std::string(single_file_name)}, .shards = std::nullopt, .index_name = {}};
   co_return single;
 }
 
@@ -80,7 +88,8 @@ task<result<discovered>> discover(object_store& store, storage_loop& loop, const
     discovered single{.files = {store.single()}, .shards = std::nullopt, .index_name = {}};
     co_return single;
   }
-  auto finding = store.lists() ? discover_listed(store, loop, terms) : discover_by_name(store, loop, terms);
+  auto finding =
+      store.lists() ? discover_listed(store, loop, terms) : discover_by_name(store, loop, terms);
   auto found = co_await std::move(finding);
   co_return found;
 }
@@ -129,11 +138,15 @@ task<void> read_headers(header_reading& all) {
     auto parsed = co_await read_header(source, all.loop, all.terms, all.speculative.of_file[file]);
     if (!parsed) {
       if (parsed.error().kind() == errc::not_found && all.found.shards) {
-        throw error(errc::not_found, "the index " + all.found.index_name + " names " + all.found.files[file] +
-                                         ", which is not there", {.uri = source.uri(), .status = parsed.error().context().status});
+        throw error(errc::not_found,
+                    "the index " + all.found.index_name + " names " + all.found.files[file] +
+                        ", which is not there",
+                    {.uri = source.uri(), .status = parsed.error().context().status});
       }
-      if (parsed.error().kind() == errc::not_found && !all.state.store->lists() && all.state.store->single().empty()) {
-        throw nothing_found(*all.state.store, "neither " + std::string(index_name) + " nor " + std::string(single_file_name));
+      if (parsed.error().kind() == errc::not_found && !all.state.store->lists() &&
+          all.state.store->single().empty()) {
+        throw nothing_found(*all.state.store, "neither " + std::string(index_name) + " nor " +
+                                                  std::string(single_file_name));
       }
       throw error(parsed.error());
     }
@@ -156,11 +169,14 @@ task<std::shared_ptr<detail::model_state>> open_here(std::shared_ptr<detail::mod
   {
     const environment given = co_await current_environment();
     async_scope readers(given.stop);
-    const std::size_t at_once = std::min<std::size_t>({count, state->options.max_concurrency, header_concurrency});
-    for (std::size_t reader = 0; reader < at_once; ++reader) readers.spawn(loop.context, read_headers(reading));
+    const std::size_t at_once =
+        std::min<std::size_t>({count, state->options.max_concurrency, header_concurrency});
+    for (std::size_t reader = 0; reader < at_once; ++reader)
+      readers.spawn(loop.context, read_headers(reading));
     co_await readers.join();
   }
-  auto built = detail::build_catalogue(std::move(reading.files), found.shards ? &*found.shards : nullptr);
+  auto built =
+      detail::build_catalogue(std::move(reading.files), found.shards ? &*found.shards : nullptr);
   if (!built) throw error(built.error().with({.uri = state->store->location()}));
   state->contents = std::move(*built);
   state->keep_speculative(std::move(reading.speculative));
@@ -169,14 +185,17 @@ task<std::shared_ptr<detail::model_state>> open_here(std::shared_ptr<detail::mod
 
 void check(const open_options& options) {
   const auto refuse = [](const std::string& why) { throw error(errc::invalid_request, why); };
-  if (options.chunk_size < 64_KiB) refuse("a chunk size of " + format_size(options.chunk_size) + " is too small: use 64 KiB or more");
+  if (options.chunk_size < 64_KiB)
+    refuse("a chunk size of " + format_size(options.chunk_size) +
+           " is too small: use 64 KiB or more");
   if (options.max_concurrency == 0) refuse("a concurrency of 0 would fetch nothing: use 1 or more");
   if (options.connect_limit.count() <= 0) refuse("the connect limit has to be longer than nothing");
   if (options.stall_limit.count() <= 0) refuse("the stall limit has to be longer than nothing");
   if (options.deadline.count() < 0) refuse("the deadline lies in the past");
 }
 
-task<model> open_checked(std::shared_ptr<detail::runtime_state> runtime, std::string uri, open_options options) {
+task<model> open_checked(std::shared_ptr<detail::runtime_state> runtime, std::string uri,
+                         open_options options) {
   check(options);
   auto state = std::make_shared<detail::model_state>();
   state->store = open_store(uri, options.storage).value();
@@ -185,9 +204,10 @@ task<model> open_checked(std::shared_ptr<detail::runtime_state> runtime, std::st
   state->terms.limits.stall_limit = options.stall_limit;
   state->terms.limits.retries = options.retries;
   state->options = std::move(options);
-  auto opening = detail::hosted<std::shared_ptr<detail::model_state>>(runtime, [state](detail::loop_services& loop) {
-    return detail::within(state->options.deadline, open_here(state, &loop));
-  });
+  auto opening = detail::hosted<std::shared_ptr<detail::model_state>>(
+      runtime, [state](detail::loop_services& loop) {
+        return detail::within(state->options.deadline, open_here(state, &loop));
+      });
   auto opened = co_await std::move(opening);
   co_return model(std::move(opened));
 }

@@ -1,4 +1,4 @@
-#include <stream/plan.hpp>
+#include "stream/plan.hpp"
 
 #include <fnmatch.h>
 
@@ -9,12 +9,15 @@ namespace headrace::detail {
 namespace {
 
 /// A slice's extents, checked and complete: one for each dimension.
-result<std::vector<slice_extent>> resolve_slice(const tensor_info& info, std::span<const slice_extent> wanted) {
+result<std::vector<slice_extent>> resolve_slice(const tensor_info& info,
+                                                std::span<const slice_extent> wanted) {
   const auto refuse = [&info](const std::string& why) {
-    return failure{error(errc::invalid_request, "cannot take that slice of the tensor " + json_quote(info.name) + ": " + why)};
+    return failure{error(errc::invalid_request, "cannot take that slice of the tensor " +
+                                                    json_quote(info.name) + ": " + why)};
   };
   if (wanted.size() > info.shape.size()) {
-    return refuse("it has " + std::to_string(info.shape.size()) + " dimensions, the slice " + std::to_string(wanted.size()));
+    return refuse("it has " + std::to_string(info.shape.size()) + " dimensions, the slice " +
+                  std::to_string(wanted.size()));
   }
   std::vector<slice_extent> resolved;
   resolved.reserve(info.shape.size());
@@ -23,17 +26,18 @@ result<std::vector<slice_extent>> resolve_slice(const tensor_info& info, std::sp
     slice_extent part = at < wanted.size() ? wanted[at] : slice_extent{};
     part.end = std::min(part.end, extent);
     if (part.begin > part.end) {
-      return refuse("dimension " + std::to_string(at) + " has " + std::to_string(extent) + " elements, the slice begins at " +
-                    std::to_string(part.begin));
+      return refuse("dimension " + std::to_string(at) + " has " + std::to_string(extent) +
+                    " elements, the slice begins at " + std::to_string(part.begin));
     }
     resolved.push_back(part);
   }
   return resolved;
 }
 
-/// The runs of a slice. The innermost dimensions that are taken whole make one run; the first partial dimension outside of them becomes its count; all
-/// dimensions further out are enumerated.
-result<std::vector<strided_run>> runs_of_slice(const tensor_info& info, byte_range place, std::span<const slice_extent> slice) {
+/// The runs of a slice. The innermost dimensions that are taken whole make one run; the first
+/// partial dimension outside of them becomes its count; all dimensions further out are enumerated.
+result<std::vector<strided_run>> runs_of_slice(const tensor_info& info, byte_range place,
+                                               std::span<const slice_extent> slice) {
   const auto rank = info.shape.size();
   const std::uint64_t bits_each = bits(info.dtype);
 
@@ -43,7 +47,8 @@ result<std::vector<strided_run>> runs_of_slice(const tensor_info& info, byte_ran
 
   // `inner`: the outermost dimension of the contiguous run.
   std::size_t inner = rank;
-  while (inner > 0 && slice[inner - 1].begin == 0 && slice[inner - 1].end == info.shape[inner - 1]) --inner;
+  while (inner > 0 && slice[inner - 1].begin == 0 && slice[inner - 1].end == info.shape[inner - 1])
+    --inner;
   if (inner > 0) --inner;  // a partial dimension is contiguous too, over what it takes
 
   const std::uint64_t run_elements = (slice[inner].end - slice[inner].begin) * strides[inner];
@@ -53,7 +58,9 @@ result<std::vector<strided_run>> runs_of_slice(const tensor_info& info, byte_ran
     index[at] = slice[at].begin;
     first += slice[at].begin * strides[at];
   }
-  const auto whole_bytes = [bits_each](std::uint64_t elements) { return elements * bits_each % 8 == 0; };
+  const auto whole_bytes = [bits_each](std::uint64_t elements) {
+    return elements * bits_each % 8 == 0;
+  };
   const auto in_bytes = [bits_each](std::uint64_t elements) { return elements * bits_each / 8; };
 
   const std::uint64_t repeats = inner > 0 ? slice[inner - 1].end - slice[inner - 1].begin : 1;
@@ -62,11 +69,13 @@ result<std::vector<strided_run>> runs_of_slice(const tensor_info& info, byte_ran
   std::vector<strided_run> runs;
   for (;;) {
     if (!whole_bytes(first) || !whole_bytes(run_elements) || !whole_bytes(step)) {
-      return failure{error(errc::invalid_request, "cannot take that slice of the tensor " + json_quote(info.name) +
-                                                      ": it cuts through bytes, elements have " + std::to_string(bits_each) +
-                                                      " bits")};
+      return failure{error(errc::invalid_request, "cannot take that slice of the tensor " +
+                                                      json_quote(info.name) +
+                                                      ": it cuts through bytes, elements have " +
+                                                      std::to_string(bits_each) + " bits")};
     }
-    runs.push_back({place.begin + in_bytes(first), in_bytes(run_elements), in_bytes(step), repeats});
+    runs.push_back(
+        {place.begin + in_bytes(first), in_bytes(run_elements), in_bytes(step), repeats});
     // The next combination of the dimensions further out than the counted one.
     std::size_t at = inner > 0 ? inner - 1 : 0;
     bool more = false;
@@ -83,10 +92,12 @@ result<std::vector<strided_run>> runs_of_slice(const tensor_info& info, byte_ran
   }
 }
 
-result<planned_tensor> plan_tensor(const catalogue& model, std::uint32_t number, std::span<const slice_extent> wanted) {
+result<planned_tensor> plan_tensor(const catalogue& model, std::uint32_t number,
+                                   std::span<const slice_extent> wanted) {
   const tensor_info& info = model.tensors[number];
   const byte_range place = model.place_of(info);
-  planned_tensor planned{.tensor = number, .file = info.file, .size = info.size(), .runs = {}, .shape = nullptr};
+  planned_tensor planned{
+      .tensor = number, .file = info.file, .size = info.size(), .runs = {}, .shape = nullptr};
   if (wanted.empty()) {
     if (!place.empty()) planned.runs.push_back({place.begin, place.size, place.size, 1});
     return planned;
@@ -111,7 +122,8 @@ result<planned_tensor> plan_tensor(const catalogue& model, std::uint32_t number,
 
 }  // namespace
 
-result<stream_plan> make_plan(const catalogue& model, std::span<const selection> wanted, delivery order) {
+result<stream_plan> make_plan(const catalogue& model, std::span<const selection> wanted,
+                              delivery order) {
   stream_plan plan;
   const auto add = [&](std::uint32_t number, std::span<const slice_extent> slice) -> result<void> {
     auto planned = plan_tensor(model, number, slice);
@@ -152,10 +164,12 @@ result<stream_plan> make_plan(const catalogue& model, std::span<const selection>
       }
     }
     if (!named) {
-      return failure{error(errc::not_found, "no tensor is called " + json_quote(choice.name) + ", and none matches it as a pattern")};
+      return failure{error(errc::not_found, "no tensor is called " + json_quote(choice.name) +
+                                                ", and none matches it as a pattern")};
     }
   }
-  // By their place in the files, unless the caller's order is what counts: neighbours are then asked for together.
+  // By their place in the files, unless the caller's order is what counts: neighbours are then
+  // asked for together.
   if (order == delivery::completion) std::ranges::sort(plan.tensors, {}, &planned_tensor::tensor);
   return plan;
 }
@@ -174,7 +188,8 @@ std::vector<known_part> known_parts(const planned_tensor& tensor, std::uint64_t 
   return parts;
 }
 
-std::vector<planned_range> cut_ranges(const stream_plan& plan, std::span<const std::uint32_t> admitted,
+std::vector<planned_range> cut_ranges(const stream_plan& plan,
+                                      std::span<const std::uint32_t> admitted,
                                       std::uint64_t longest, known_prefix known) {
   std::vector<planned_range> ranges;
   const auto append = [&ranges, longest](std::uint32_t file, std::uint64_t begin, segment part) {
@@ -225,7 +240,8 @@ planned_range split_range(planned_range& range, std::uint64_t size) {
   std::uint64_t kept = 0;
   std::size_t at = 0;
   while (kept + range.segments[at].size <= size) kept += range.segments[at++].size;
-  rest.segments.assign(range.segments.begin() + static_cast<std::ptrdiff_t>(at), range.segments.end());
+  rest.segments.assign(range.segments.begin() + static_cast<std::ptrdiff_t>(at),
+                       range.segments.end());
   // A segment that the cut goes through ends the first part and begins the second.
   const std::uint64_t here = size - kept;
   range.segments.resize(here > 0 ? at + 1 : at);

@@ -1,10 +1,10 @@
 #include <headrace/stream/runtime.hpp>
 
-#include <headrace/coro/sync_wait.hpp>
+#include "stream/fork.hpp"
+#include "stream/runtime_state.hpp"
 
+#include <headrace/coro/sync_wait.hpp>
 #include <headrace/io/thread.hpp>
-#include <stream/fork.hpp>
-#include <stream/runtime_state.hpp>
 
 #include <algorithm>
 #include <condition_variable>
@@ -41,7 +41,8 @@ runtime_state::~runtime_state() {
   forget_at_fork(*this);
 }
 
-runtime_state::parts::parts(std::size_t idle_memory) : memory(idle_memory), helpers(choose_helpers()) {}
+runtime_state::parts::parts(std::size_t idle_memory)
+    : memory(idle_memory), helpers(choose_helpers()) {}
 
 void runtime_state::start() {
   prepare_for_fork(*this);
@@ -70,7 +71,8 @@ void runtime_state::start_loop(running_loop& started) {
   const std::string name = "headrace-" + std::to_string(loops_.size() - 1);
   started.thread = start_thread(name.c_str(), [this, &ready] {
     try {
-      loop_services services({.backend = backend_, .helpers = &*parts_->helpers}, parts_->buckets, *random_);
+      loop_services services({.backend = backend_, .helpers = &*parts_->helpers}, parts_->buckets,
+                             *random_);
       ready.set_value(&services);
       services.context().run();
     } catch (...) {
@@ -173,12 +175,14 @@ void runtime_state::become_child() noexcept {
 
 }  // namespace detail
 
-runtime::runtime(runtime_options options) : state_(std::make_shared<detail::runtime_state>(options)) {}
+runtime::runtime(runtime_options options)
+    : state_(std::make_shared<detail::runtime_state>(options)) {}
 
 runtime::~runtime() { state_->stop(); }
 
 runtime& runtime::shared() {
-  // Never destroyed: at the process's end its threads may still be in the kernel, and tensors may outlive static objects.
+  // Never destroyed: at the process's end its threads may still be in the kernel, and tensors may
+  // outlive static objects.
   static auto* const instance = new runtime;
   return *instance;
 }

@@ -23,7 +23,10 @@ namespace headrace::detail {
 class loop_services {
  public:
   loop_services(io_context::options given, token_buckets& buckets, random_source& random)
-      : context_(given), names_(context_), connector_(context_, names_), connections_(context_, connector_),
+      : context_(given),
+        names_(context_),
+        connector_(context_, names_),
+        connections_(context_, connector_),
         storage_{context_, connections_, buckets, random} {}
 
   [[nodiscard]] io_context& context() noexcept { return context_; }
@@ -37,7 +40,8 @@ class loop_services {
   storage_loop storage_;
 };
 
-/// The runtime behind its handle. Models and streams share it; once `stop` has been called it starts nothing any more.
+/// The runtime behind its handle. Models and streams share it; once `stop` has been called it
+/// starts nothing any more.
 class runtime_state {
  public:
   explicit runtime_state(runtime_options options);
@@ -45,7 +49,8 @@ class runtime_state {
   runtime_state& operator=(const runtime_state&) = delete;
   ~runtime_state();
 
-  /// Starts the loops at the first call. Throws `cancelled` after `stop`, `unsupported` where the backend cannot be had. Threads: any.
+  /// Starts the loops at the first call. Throws `cancelled` after `stop`, `unsupported` where the
+  /// backend cannot be had. Threads: any.
   void start();
 
   /// Stops everything, waits, joins. Not on a loop. A second call does nothing.
@@ -54,7 +59,8 @@ class runtime_state {
   [[nodiscard]] unsigned threads() const noexcept { return threads_; }
   [[nodiscard]] io_backend backend() const noexcept { return backend_; }
 
-  /// Has what `make(loop)` gives run on a loop, as a part of what `stop` stops and waits for. Throws `cancelled` after `stop`. Threads: any.
+  /// Has what `make(loop)` gives run on a loop, as a part of what `stop` stops and waits for.
+  /// Throws `cancelled` after `stop`. Threads: any.
   template <class Make>
   void spawn(Make make) {
     // Held over the posting: `stop` may otherwise end the loop in between.
@@ -65,22 +71,28 @@ class runtime_state {
   }
 
   /// A loop; started ones only, and only from what `spawn` has started.
-  [[nodiscard]] loop_services& loop(std::size_t number) noexcept { return *loops_[number % loops_.size()]->services; }
+  [[nodiscard]] loop_services& loop(std::size_t number) noexcept {
+    return *loops_[number % loops_.size()]->services;
+  }
 
   [[nodiscard]] host_pool& memory() noexcept { return parts_->memory; }
 
-  /// Counts the forks between this process and the one that made the runtime. What began under another number belongs to loops that do
-  /// not exist here, and must be left alone.
-  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_relaxed); }
+  /// Counts the forks between this process and the one that made the runtime. What began under
+  /// another number belongs to loops that do not exist here, and must be left alone.
+  [[nodiscard]] std::uint64_t generation() const noexcept {
+    return generation_.load(std::memory_order_relaxed);
+  }
 
-  /// Around a fork, in this order: every loop stands still between two items, inside no lock of anybody's; then it goes on, or, in the child, where its
-  /// thread does not exist, all that was its own is left behind and the runtime is as new.
+  /// Around a fork, in this order: every loop stands still between two items, inside no lock of
+  /// anybody's; then it goes on, or, in the child, where its thread does not exist, all that was
+  /// its own is left behind and the runtime is as new.
   void park();
   void unpark() noexcept;
   void become_child() noexcept;
 
  private:
-  /// What threads of the runtime may be inside of when another thread forks. A forked child makes these anew and never frees the old ones.
+  /// What threads of the runtime may be inside of when another thread forks. A forked child makes
+  /// these anew and never frees the old ones.
   struct parts {
     explicit parts(std::size_t idle_memory);
 
@@ -96,7 +108,9 @@ class runtime_state {
 
   void start_loop(running_loop& started);
   /// The loops in turn, for work that needs one.
-  [[nodiscard]] loop_services& next_loop() noexcept { return loop(turn_.fetch_add(1, std::memory_order_relaxed)); }
+  [[nodiscard]] loop_services& next_loop() noexcept {
+    return loop(turn_.fetch_add(1, std::memory_order_relaxed));
+  }
 
   const unsigned threads_;
   const io_backend backend_;

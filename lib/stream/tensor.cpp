@@ -3,7 +3,9 @@
 namespace headrace {
 
 tensor::tensor(tensor&& other) noexcept
-    : info_(std::move(other.info_)), shape_(std::move(other.shape_)), memory_(std::move(other.memory_)) {
+    : info_(std::move(other.info_)),
+      shape_(std::move(other.shape_)),
+      memory_(std::move(other.memory_)) {
   if (std::exchange(other.exposed_, false)) memory_.detach();
 }
 

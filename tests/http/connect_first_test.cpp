@@ -1,4 +1,4 @@
-#include <http/connect_first.hpp>
+#include "http/connect_first.hpp"
 
 #include <headrace/base/error.hpp>
 

@@ -1,7 +1,8 @@
 #include <headrace/http/http_response_head.hpp>
 
+#include "http/response_parser.hpp"
+
 #include <doctest/doctest.h>
-#include <http/response_parser.hpp>
 
 #include <string>
 #include <utility>

@@ -5,9 +5,9 @@
 //     mkdir -p found && build/tests/http/response_fuzz -max_total_time=60 found
 //     tests/http/corpus/response
 
-#include <headrace/base/assert.hpp>
+#include "http/response_parser.hpp"
 
-#include <http/response_parser.hpp>
+#include <headrace/base/assert.hpp>
 
 #include <algorithm>
 #include <cstddef>

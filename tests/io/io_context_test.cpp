@@ -93,6 +93,30 @@ task<bool> sleep_is_never_short(std::chrono::microseconds pause) {
   co_return std::chrono::steady_clock::now() - began >= pause;
 }
 
+task<> note_when_idle(io_context* loop, std::vector<int>* order, int number) {
+  co_await idle(*loop);
+  order->push_back(number);
+}
+
+task<> note_posted(std::vector<int>* order, int number) {
+  order->push_back(number);
+  co_return;
+}
+
+task<> idle_and_posted(io_context* loop, std::vector<int>* order) {
+  async_scope scope;
+  scope.spawn(*loop, note_when_idle(loop, order, 2));
+  scope.spawn(*loop, note_when_idle(loop, order, 3));
+  scope.spawn(*loop, note_posted(order, 0));
+  scope.spawn(*loop, note_posted(order, 1));
+  co_await scope.join();
+}
+
+task<> end_when_idle(io_context* loop, endless_item* item) {
+  co_await idle(*loop);
+  item->ended = true;
+}
+
 task<std::thread::id> here() { co_return std::this_thread::get_id(); }
 
 task<> stop_it(io_context* loop) {
@@ -278,6 +302,22 @@ TEST_SUITE("unit") {
     CHECK(loop.run(here()) == loop.id());
     CHECK(endless.rounds > 0);
     CHECK(loop.run(exchange(&loop.context())) == "hello");
+  }
+
+  TEST_CASE("work for idle times waits until the loop has nothing else to do") {
+    test::loop_thread loop;
+    std::vector<int> order;
+    loop.run(idle_and_posted(&loop.context(), &order));
+    CHECK(order == std::vector<int>{0, 1, 2, 3});
+  }
+
+  TEST_CASE("work for idle times gets its turn on a loop that is never idle") {
+    test::loop_thread loop;
+    endless_item endless(loop.context());
+    loop.context().post(endless);
+    loop.run(end_when_idle(&loop.context(), &endless));
+    CHECK(endless.ended);
+    CHECK(loop.run(here()) == loop.id());
   }
 
   TEST_CASE("timers of a loop run in order and never early") {

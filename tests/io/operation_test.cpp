@@ -1,5 +1,6 @@
 #include <headrace/io/operation.hpp>
 
+#include "io/engine.hpp"
 #include "raw_peer.hpp"
 
 #include <headrace/coro/async_scope.hpp>
@@ -8,7 +9,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <io/engine.hpp>
 #include <poll.h>
 #include <support/loop_thread.hpp>
 

@@ -1,4 +1,4 @@
-#include <storage/aws_environment.hpp>
+#include "storage/aws_environment.hpp"
 
 #include <doctest/doctest.h>
 

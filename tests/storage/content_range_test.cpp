@@ -1,4 +1,4 @@
-#include <storage/content_range.hpp>
+#include "storage/content_range.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <storage/entity_tag.hpp>
+#include "storage/entity_tag.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <storage/http_date.hpp>
+#include "storage/http_date.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <storage/percent.hpp>
+#include "storage/percent.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <storage/s3_address.hpp>
+#include "storage/s3_address.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <storage/s3_answers.hpp>
+#include "storage/s3_answers.hpp"
 
 #include <doctest/doctest.h>
 

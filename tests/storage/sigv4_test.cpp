@@ -1,4 +1,4 @@
-#include <storage/sigv4.hpp>
+#include "storage/sigv4.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <stream/concurrency.hpp>
+#include "stream/concurrency.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,14 +12,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A transfer that reaches `rate(connections)` bytes a second, for `seconds`, told of a range every 5 ms.
-std::vector<unsigned> simulate(concurrency_control& control, const std::function<double(unsigned)>& rate, int seconds = 30) {
+/// A transfer that reaches `rate(connections)` bytes a second, for `seconds`, told of a range every
+/// 5 ms.
+std::vector<unsigned> simulate(concurrency_control& control,
+                               const std::function<double(unsigned)>& rate, int seconds = 30) {
   steady_time now = steady_time{} + 1000s;
   std::vector<unsigned> course = {control.wanted()};
   for (int step = 0; step < seconds * 200; ++step) {
     now += 5ms;
     const unsigned before = control.wanted();
-    const bool changed = control.arrived(static_cast<std::uint64_t>(rate(control.wanted()) * 0.005), now);
+    const bool changed =
+        control.arrived(static_cast<std::uint64_t>(rate(control.wanted()) * 0.005), now);
     CHECK(changed == (control.wanted() != before));
     if (changed) course.push_back(control.wanted());
   }

@@ -1,13 +1,12 @@
+#include "stream/runtime_state.hpp"
+#include "streaming.hpp"
+
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/blocking.hpp>
 #include <headrace/stream/model.hpp>
 
-#include <stream/runtime_state.hpp>
-
 #include <doctest/doctest.h>
 #include <support/scripted_server.hpp>
-
-#include "streaming.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -42,8 +41,11 @@ struct opened_model {
   runtime engine;
   model opened;
 
-  explicit opened_model(checkpoint wanted, runtime_options given = {.threads = 2}, open_options how = {})
-      : expected(std::move(wanted)), engine(given), opened((place.write(expected), test::run(open(engine, place.path(), how)))) {}
+  explicit opened_model(checkpoint wanted, runtime_options given = {.threads = 2},
+                        open_options how = {})
+      : expected(std::move(wanted)),
+        engine(given),
+        opened((place.write(expected), test::run(open(engine, place.path(), how)))) {}
 
   [[nodiscard]] memory_usage usage() const { return engine.state()->memory().usage(); }
 };
@@ -52,7 +54,8 @@ struct opened_model {
 checkpoint equal_tensors(unsigned count, std::uint64_t size) {
   checkpoint made;
   for (unsigned number = 0; number < count; ++number) {
-    made.files["model.safetensors"].push_back({"t" + std::to_string(1000 + number), dtype::u8, {size}});
+    made.files["model.safetensors"].push_back(
+        {"t" + std::to_string(1000 + number), dtype::u8, {size}});
   }
   return made;
 }
@@ -76,7 +79,8 @@ task<std::vector<std::string>> take(async_generator<tensor>* tensors, std::size_
 }
 
 std::optional<errc> kind_of_next(async_generator<tensor>& tensors, std::stop_token stop = {}) {
-  const auto failed = failure_of([&] { static_cast<void>(test::run(tensors.next(), std::move(stop))); });
+  const auto failed =
+      failure_of([&] { static_cast<void>(test::run(tensors.next(), std::move(stop))); });
   if (!failed) return std::nullopt;
   return failed->kind();
 }
@@ -95,7 +99,8 @@ struct slow_model {
           const std::string whole = test::answer_with(bytes, request);
           if (request.range() && request.range()->begin == 0) return {action::send{whole}};
           const auto begun = whole.find("\r\n\r\n") + 100;
-          return {action::send{whole.substr(0, begun)}, action::wait_for{"go"}, action::send{whole.substr(begun)}};
+          return {action::send{whole.substr(0, begun)}, action::wait_for{"go"},
+                  action::send{whole.substr(begun)}};
         }) {}
 
   [[nodiscard]] std::string url() const { return server.url("/m"); }
@@ -135,7 +140,8 @@ TEST_SUITE("unit") {
     const auto& embed = *here.expected.find("embed.weight");
     const auto whole = test::content_of(embed.name, embed.size());
     const std::uint64_t row = embed.shape[1] * 2;
-    for (const auto& [first, last] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{{0, 1}, {100, 300}, {3000, 3840}, {0, 3840}}) {
+    for (const auto& [first, last] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
+             {0, 1}, {100, 300}, {3000, 3840}, {0, 3840}}) {
       auto tensors = here.opened.stream({.tensors = {{"embed.weight", {{first, last}, {10, 50}}}}});
       auto* const t = test::run(tensors.next());
       REQUIRE(t != nullptr);
@@ -147,10 +153,14 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("tensors around the end of the speculative bytes are whole") {
-    for (const std::uint64_t size : {1'000U, 60'000U, 64'900U, 65'000U, 65'300U, 65'400U, 65'536U, 70'000U}) {
+    for (const std::uint64_t size :
+         {1'000U, 60'000U, 64'900U, 65'000U, 65'300U, 65'400U, 65'536U, 70'000U}) {
       CAPTURE(size);
       checkpoint wanted;
-      wanted.files["model.safetensors"] = {{"a", dtype::u8, {size}}, {"b", dtype::u8, {500}}, {"c", dtype::u8, {100'000}}, {"d", dtype::u8, {0}}};
+      wanted.files["model.safetensors"] = {{"a", dtype::u8, {size}},
+                                           {"b", dtype::u8, {500}},
+                                           {"c", dtype::u8, {100'000}},
+                                           {"d", dtype::u8, {0}}};
       const opened_model here(wanted);
       // The first stream has them, the second asks again.
       for (int round = 0; round < 2; ++round) {
@@ -181,7 +191,8 @@ TEST_SUITE("unit") {
     for (int number = 0; number < 6; ++number) {
       consumers.emplace_back([&here, &right, number] {
         const auto order = number % 2 == 0 ? delivery::completion : delivery::requested;
-        const auto all = test::stream_all(here.opened, here.expected, {.memory_limit = 16_MiB, .order = order});
+        const auto all =
+            test::stream_all(here.opened, here.expected, {.memory_limit = 16_MiB, .order = order});
         if (all.right && all.names.size() == here.expected.tensors()) ++right;
       });
     }
@@ -209,11 +220,14 @@ TEST_SUITE("unit") {
       std::size_t limit;
     };
     checkpoint mixed = equal_tensors(30, 70'000);
-    mixed.files["model.safetensors"].insert(mixed.files["model.safetensors"].begin() + 7, {"large", dtype::u8, {3'000'000}});
-    mixed.files["model.safetensors"].insert(mixed.files["model.safetensors"].begin() + 20, {"larger", dtype::u8, {5'000'001}});
+    mixed.files["model.safetensors"].insert(mixed.files["model.safetensors"].begin() + 7,
+                                            {"large", dtype::u8, {3'000'000}});
+    mixed.files["model.safetensors"].insert(mixed.files["model.safetensors"].begin() + 20,
+                                            {"larger", dtype::u8, {5'000'001}});
     checkpoint large = equal_tensors(6, 1'500'000);
     for (const auto& [wanted, limit] :
-         {example{equal_tensors(60, 100'000), 1_MiB}, example{mixed, 512_KiB}, example{mixed, 4_MiB}, example{large, 512_KiB}, example{large, 4_MiB}}) {
+         {example{equal_tensors(60, 100'000), 1_MiB}, example{mixed, 512_KiB},
+          example{mixed, 4_MiB}, example{large, 512_KiB}, example{large, 4_MiB}}) {
       for (const auto order : {delivery::completion, delivery::requested}) {
         opened_model here(wanted, {.threads = 2}, {.chunk_size = 256_KiB});
         std::uint64_t largest = 0;
@@ -224,9 +238,12 @@ TEST_SUITE("unit") {
           const auto now = here.usage();
           const auto used = now.live + now.extra + now.idle;
           std::size_t before = most.load();
-          while (before < used && !most.compare_exchange_weak(before, used)) {}
+          while (before < used && !most.compare_exchange_weak(before, used)) {
+          }
         };
-        auto tensors = here.opened.stream({.memory_limit = limit, .order = order, .on_progress = [&look](const progress&) { look(); }});
+        auto tensors = here.opened.stream({.memory_limit = limit,
+                                           .order = order,
+                                           .on_progress = [&look](const progress&) { look(); }});
         std::size_t count = 0;
         for (auto& t : blocking(std::move(tensors))) {
           look();
@@ -240,19 +257,26 @@ TEST_SUITE("unit") {
     }
   }
 
-  TEST_CASE("a tensor that needs the memory of the speculative bytes does not cost those that have begun with them") {
-    // The first bytes of `begun` are known; in the same breath `large` is found to need the memory that they are in.
+  TEST_CASE(
+      "a tensor that needs the memory of the speculative bytes does not cost those that have begun with them") {
+    // The first bytes of `begun` are known; in the same breath `large` is found to need the memory
+    // that they are in.
     for (const std::uint64_t large : {190'000U, 200'000U, 262'144U, 300'000U, 1'000'000U}) {
       for (const auto order : {delivery::completion, delivery::requested}) {
         checkpoint wanted;
-        wanted.files["a.safetensors"] = {{"a", dtype::u8, {1'000}}, {"begun", dtype::u8, {70'000}}, {"large", dtype::u8, {large}}};
+        wanted.files["a.safetensors"] = {{"a", dtype::u8, {1'000}},
+                                         {"begun", dtype::u8, {70'000}},
+                                         {"large", dtype::u8, {large}}};
         wanted.files["b.safetensors"] = {{"b", dtype::u8, {30}}, {"last", dtype::u8, {large / 2}}};
         const opened_model here(wanted, {.threads = 1}, {.chunk_size = 64_KiB});
-        const auto all = test::stream_all(here.opened, wanted, {.memory_limit = 512_KiB, .order = order});
+        const auto all =
+            test::stream_all(here.opened, wanted, {.memory_limit = 512_KiB, .order = order});
         CHECK(all.right);
         CHECK(all.names.size() == wanted.tensors());
-        const model again = test::run(open(const_cast<runtime&>(here.engine), here.place.path(), {.chunk_size = 64_KiB}));
-        const auto narrow = test::stream_all(again, wanted, {.memory_limit = 300'000, .order = order});
+        const model again = test::run(
+            open(const_cast<runtime&>(here.engine), here.place.path(), {.chunk_size = 64_KiB}));
+        const auto narrow =
+            test::stream_all(again, wanted, {.memory_limit = 300'000, .order = order});
         CHECK(narrow.right);
         CHECK(narrow.names.size() == wanted.tensors());
       }
@@ -282,7 +306,8 @@ TEST_SUITE("unit") {
     CHECK(here.opened.statistics().requests == before);
   }
 
-  TEST_CASE("selections that name nothing, slices out of bounds and devices that are not there are refused") {
+  TEST_CASE(
+      "selections that name nothing, slices out of bounds and devices that are not there are refused") {
     const opened_model here(small_model(1));
     const auto refused = [&here](stream_options how) {
       auto tensors = here.opened.stream(std::move(how));
@@ -306,17 +331,22 @@ TEST_SUITE("unit") {
       for (std::uint64_t file = 0; file < files; ++file) {
         auto& held = wanted.files["part-" + std::to_string(file) + ".safetensors"];
         for (auto count = 1 + below(25); count > 0; --count) {
-          const std::uint64_t size = below(8) == 0 ? below(900'000) : below(4) == 0 ? below(100) : below(60'000);
-          held.push_back({"t" + std::to_string(file) + "." + std::to_string(count), dtype::u8, {size}});
+          const std::uint64_t size = below(8) == 0   ? below(900'000)
+                                     : below(4) == 0 ? below(100)
+                                                     : below(60'000);
+          held.push_back(
+              {"t" + std::to_string(file) + "." + std::to_string(count), dtype::u8, {size}});
         }
       }
       const std::size_t chunk = 64_KiB << below(4);
-      const opened_model here(wanted, {.threads = static_cast<unsigned>(1 + below(3))},
-                              {.chunk_size = chunk, .max_concurrency = static_cast<unsigned>(1 + below(12))});
+      const opened_model here(
+          wanted, {.threads = static_cast<unsigned>(1 + below(3))},
+          {.chunk_size = chunk, .max_concurrency = static_cast<unsigned>(1 + below(12))});
       for (int repeat = 0; repeat < 10; ++repeat) {
         // The speculative bytes go to the first stream after an opening.
-        const model again = test::run(open(const_cast<runtime&>(here.engine), here.place.path(),
-                                           {.chunk_size = chunk, .max_concurrency = static_cast<unsigned>(1 + below(12))}));
+        const model again = test::run(
+            open(const_cast<runtime&>(here.engine), here.place.path(),
+                 {.chunk_size = chunk, .max_concurrency = static_cast<unsigned>(1 + below(12))}));
         stream_options how;
         how.memory_limit = chunk * (1 + below(below(2) == 0 ? 2 : 12));
         how.order = below(2) == 0 ? delivery::completion : delivery::requested;
@@ -371,7 +401,8 @@ TEST_SUITE("unit") {
     std::size_t count = 0;
     CHECK_THROWS_AS(test::run(for_each(here.opened.stream({.memory_limit = 512_KiB}),
                                        [&count](tensor&) {
-                                         if (++count == 7) throw std::logic_error("the consumer's own");
+                                         if (++count == 7)
+                                           throw std::logic_error("the consumer's own");
                                        })),
                     std::logic_error);
     CHECK(count == 7);
@@ -390,7 +421,7 @@ TEST_SUITE("unit") {
 #pragma clang diagnostic ignored "-Wunknown-warning-option"
 #pragma clang diagnostic ignored "-Wdeprecated-experimental-coroutine"
 #pragma clang diagnostic ignored "-Wcoroutine-missing-unhandled-exception"
-        for co_await (tensor& t : tensors) {
+        for co_await (tensor & t : tensors) {
           if (!t.name().empty()) ++seen;
         }
 #pragma clang diagnostic pop
@@ -475,7 +506,8 @@ TEST_SUITE("unit") {
     runtime engine({.threads = 2});
     const model opened = test::run(open(engine, there.url(), {.deadline = 400ms}));
     auto tensors = opened.stream();
-    const auto failed = failure_of([&] { static_cast<void>(test::run(test::drain(&tensors, &there.expected))); });
+    const auto failed =
+        failure_of([&] { static_cast<void>(test::run(test::drain(&tensors, &there.expected))); });
     REQUIRE(failed);
     CHECK(failed->kind() == errc::timeout);
     CHECK(failed->message().find("400 ms") != std::string::npos);
@@ -485,7 +517,8 @@ TEST_SUITE("unit") {
   TEST_CASE("an open beyond its deadline throws timeout") {
     scripted_server server([](const seen_request&) -> steps { return {action::stall{}}; });
     runtime engine({.threads = 1});
-    const auto failed = failure_of([&] { static_cast<void>(test::run(open(engine, server.url("/m"), {.deadline = 50ms}))); });
+    const auto failed = failure_of(
+        [&] { static_cast<void>(test::run(open(engine, server.url("/m"), {.deadline = 50ms}))); });
     REQUIRE(failed);
     CHECK(failed->kind() == errc::timeout);
   }
@@ -502,7 +535,8 @@ TEST_SUITE("unit") {
     CHECK(test::stream_all(here.opened, here.expected).right);
   }
 
-  TEST_CASE("a generator dropped while the server holds back the bytes is ended in the background") {
+  TEST_CASE(
+      "a generator dropped while the server holds back the bytes is ended in the background") {
     slow_model there(equal_tensors(30, 60'000));
     runtime engine({.threads = 2});
     const model opened = test::run(open(engine, there.url()));
@@ -522,12 +556,13 @@ TEST_SUITE("unit") {
     progress last;
     std::size_t calls = 0;
     bool grows = true;
-    const auto all = test::stream_all(here.opened, here.expected,
-                                      {.memory_limit = 1_MiB, .on_progress = [&](const progress& now) {
-                                         if (now.bytes < last.bytes || now.tensors < last.tensors) grows = false;
-                                         last = now;
-                                         ++calls;
-                                       }});
+    const auto all =
+        test::stream_all(here.opened, here.expected,
+                         {.memory_limit = 1_MiB, .on_progress = [&](const progress& now) {
+                            if (now.bytes < last.bytes || now.tensors < last.tensors) grows = false;
+                            last = now;
+                            ++calls;
+                          }});
     CHECK(all.right);
     CHECK(grows);
     CHECK(calls >= 1);
@@ -541,9 +576,11 @@ TEST_SUITE("unit") {
     const opened_model here(equal_tensors(40, 100'000));
     const auto fails = [&here](std::function<void(const progress&)> report) {
       auto tensors = here.opened.stream({.on_progress = std::move(report)});
-      return failure_of([&] { static_cast<void>(test::run(test::drain(&tensors, &here.expected))); });
+      return failure_of(
+          [&] { static_cast<void>(test::run(test::drain(&tensors, &here.expected))); });
     };
-    const auto known = fails([](const progress&) { throw std::runtime_error("the callback's own"); });
+    const auto known =
+        fails([](const progress&) { throw std::runtime_error("the callback's own"); });
     REQUIRE(known);
     CHECK(known->kind() == errc::internal);
     CHECK(known->message().find("the callback's own") != std::string::npos);
@@ -558,7 +595,8 @@ TEST_SUITE("unit") {
     CHECK(test::stream_all(here.opened, here.expected).right);
   }
 
-  TEST_CASE("a file that changes after it was opened is object_changed, and none of its new bytes is delivered") {
+  TEST_CASE(
+      "a file that changes after it was opened is object_changed, and none of its new bytes is delivered") {
     for (const bool shorter : {false, true}) {
       opened_model here(equal_tensors(20, 100'000), {.threads = 1}, {.chunk_size = 256_KiB});
       auto tensors = here.opened.stream({.memory_limit = 256_KiB});
@@ -567,7 +605,9 @@ TEST_SUITE("unit") {
       if (shorter) {
         std::filesystem::resize_file(file, 500'000);
       } else {
-        here.place.write("model.safetensors", test::safetensors_file(here.expected.files.begin()->second, {.version = 1}));
+        here.place.write(
+            "model.safetensors",
+            test::safetensors_file(here.expected.files.begin()->second, {.version = 1}));
       }
       // Within one tick of the file system's clock a change could not be told.
       std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) + 10s);

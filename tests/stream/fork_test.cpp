@@ -1,11 +1,10 @@
+#include "streaming.hpp"
+
 #include <headrace/stream/model.hpp>
 #include <headrace/stream/runtime.hpp>
 
 #include <doctest/doctest.h>
 #include <support/scripted_server.hpp>
-
-#include "streaming.hpp"
-
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,7 +80,8 @@ TEST_SUITE("unit") {
     }
   }
 
-  TEST_CASE("a stream that began before a fork is cancelled in the child, and goes on in the parent") {
+  TEST_CASE(
+      "a stream that began before a fork is cancelled in the child, and goes on in the parent") {
     const temporary_directory place;
     const auto expected = small_model();
     place.write(expected);

@@ -1,10 +1,9 @@
 #include <headrace/stream/model.hpp>
 
-#include <doctest/doctest.h>
-#include <support/checkpoint.hpp>
-
 #include "streaming.hpp"
 
+#include <doctest/doctest.h>
+#include <support/checkpoint.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,12 +25,15 @@ using test::temporary_directory;
 /// The error of opening `uri`.
 error refused(const std::string& uri, open_options options = {}) {
   runtime engine;
-  auto failed = failure_of([&] { static_cast<void>(test::run(open(engine, uri, std::move(options)))); });
+  auto failed =
+      failure_of([&] { static_cast<void>(test::run(open(engine, uri, std::move(options)))); });
   REQUIRE_MESSAGE(failed, uri);
   return *failed;
 }
 
-bool says(const error& failed, std::string_view part) { return failed.message().find(part) != std::string::npos; }
+bool says(const error& failed, std::string_view part) {
+  return failed.message().find(part) != std::string::npos;
+}
 
 TEST_SUITE("unit") {
   TEST_CASE("a directory of shards is opened by what is in it") {
@@ -66,10 +68,13 @@ TEST_SUITE("unit") {
 
   TEST_CASE("an index says which files there are and what counts in them") {
     const temporary_directory place;
-    place.write("one.safetensors", safetensors_file({{"a", dtype::u8, {10}}, {"b", dtype::u8, {20}}}));
-    place.write("two.safetensors", safetensors_file({{"b", dtype::u8, {30}}, {"c", dtype::u8, {40}}}));
+    place.write("one.safetensors",
+                safetensors_file({{"a", dtype::u8, {10}}, {"b", dtype::u8, {20}}}));
+    place.write("two.safetensors",
+                safetensors_file({{"b", dtype::u8, {30}}, {"c", dtype::u8, {40}}}));
     place.write("other.safetensors", safetensors_file({{"d", dtype::u8, {50}}}));
-    place.write("model.safetensors.index.json", test::index_file({{"a", "one.safetensors"}, {"b", "two.safetensors"}}));
+    place.write("model.safetensors.index.json",
+                test::index_file({{"a", "one.safetensors"}, {"b", "two.safetensors"}}));
     runtime engine;
     const model opened = test::run(open(engine, place.path()));
     CHECK(opened.files().size() == 2);
@@ -90,7 +95,8 @@ TEST_SUITE("unit") {
     place.write("model.safetensors.index.json", "not looked at");
     runtime engine;
     for (const std::string prefix : {"", "file://"}) {
-      const model opened = test::run(open(engine, prefix + place.path_of("model-00001-of-00001.safetensors")));
+      const model opened =
+          test::run(open(engine, prefix + place.path_of("model-00001-of-00001.safetensors")));
       CHECK(opened.files().size() == 1);
       const auto all = test::stream_all(opened, expected);
       CHECK(all.right);
@@ -101,7 +107,8 @@ TEST_SUITE("unit") {
   TEST_CASE("a header larger than the speculative bytes is read whole") {
     const temporary_directory place;
     const auto expected = small_model(2);
-    for (const std::size_t padding : {std::size_t{60'000}, std::size_t{65'536}, std::size_t{300'000}}) {
+    for (const std::size_t padding :
+         {std::size_t{60'000}, std::size_t{65'536}, std::size_t{300'000}}) {
       place.write(expected, {.padding = padding});
       runtime engine;
       const model opened = test::run(open(engine, place.path()));
@@ -217,7 +224,8 @@ TEST_SUITE("unit") {
   TEST_CASE("a malformed index is invalid") {
     const temporary_directory place;
     place.write(small_model(1));
-    for (const char* const bytes : {"", "{", "[]", "{\"weight_map\": 3}", "{\"weight_map\": {\"a\": \"../x.safetensors\"}}"}) {
+    for (const char* const bytes : {"", "{", "[]", "{\"weight_map\": 3}",
+                                    "{\"weight_map\": {\"a\": \"../x.safetensors\"}}"}) {
       CAPTURE(bytes);
       place.write("model.safetensors.index.json", bytes);
       const auto failed = refused(place.path());
@@ -229,7 +237,8 @@ TEST_SUITE("unit") {
   TEST_CASE("a file that the index names and nobody has is not found") {
     const temporary_directory place;
     place.write("one.safetensors", safetensors_file({{"a", dtype::u8, {10}}}));
-    place.write("model.safetensors.index.json", test::index_file({{"a", "one.safetensors"}, {"b", "two.safetensors"}}));
+    place.write("model.safetensors.index.json",
+                test::index_file({{"a", "one.safetensors"}, {"b", "two.safetensors"}}));
     const auto failed = refused(place.path());
     CHECK(failed.kind() == errc::not_found);
     CHECK(says(failed, "two.safetensors"));
@@ -239,7 +248,8 @@ TEST_SUITE("unit") {
   TEST_CASE("a tensor that its file lacks is invalid") {
     const temporary_directory place;
     place.write("one.safetensors", safetensors_file({{"a", dtype::u8, {10}}}));
-    place.write("model.safetensors.index.json", test::index_file({{"a", "one.safetensors"}, {"b", "one.safetensors"}}));
+    place.write("model.safetensors.index.json",
+                test::index_file({{"a", "one.safetensors"}, {"b", "one.safetensors"}}));
     const auto failed = refused(place.path());
     CHECK(failed.kind() == errc::invalid_safetensors);
     CHECK(says(failed, "\"b\""));
@@ -295,7 +305,8 @@ TEST_SUITE("unit") {
     runtime engine;
     std::stop_source stop;
     stop.request_stop();
-    const auto failed = failure_of([&] { static_cast<void>(test::run(open(engine, place.path()), stop.get_token())); });
+    const auto failed = failure_of(
+        [&] { static_cast<void>(test::run(open(engine, place.path()), stop.get_token())); });
     REQUIRE(failed);
     CHECK(failed->kind() == errc::cancelled);
   }

@@ -1,6 +1,6 @@
-#include <headrace/base/sizes.hpp>
+#include "stream/plan.hpp"
 
-#include <stream/plan.hpp>
+#include <headrace/base/sizes.hpp>
 
 #include <doctest/doctest.h>
 #include <support/checkpoint.hpp>
@@ -30,9 +30,11 @@ example make_example(const std::vector<std::vector<wanted_tensor>>& files) {
   std::vector<parsed_file> parsed;
   for (std::size_t number = 0; number < files.size(); ++number) {
     made.files.push_back(test::safetensors_file(files[number]));
-    auto contents = parse_header(std::as_bytes(std::span(made.files.back())), made.files.back().size());
+    auto contents =
+        parse_header(std::as_bytes(std::span(made.files.back())), made.files.back().size());
     REQUIRE(contents);
-    parsed.push_back({"file-" + std::to_string(number), made.files.back().size(), std::move(*contents)});
+    parsed.push_back(
+        {"file-" + std::to_string(number), made.files.back().size(), std::move(*contents)});
   }
   auto built = build_catalogue(std::move(parsed), nullptr);
   REQUIRE(built);
@@ -57,14 +59,16 @@ std::string gather(const example& from, const planned_tensor& planned) {
   return bytes;
 }
 
-/// A slice by its definition: each element of it, found by its index. In bits, so that it serves every dtype. `whole_bytes` says whether every
-/// stretch of neighbouring elements begins and ends on a byte.
+/// A slice by its definition: each element of it, found by its index. In bits, so that it serves
+/// every dtype. `whole_bytes` says whether every stretch of neighbouring elements begins and ends
+/// on a byte.
 struct naive_slice {
   std::vector<bool> bits;
   bool whole_bytes = true;
 };
 
-naive_slice slice_naively(const std::string& bytes, const wanted_tensor& tensor, const std::vector<slice_extent>& slice) {
+naive_slice slice_naively(const std::string& bytes, const wanted_tensor& tensor,
+                          const std::vector<slice_extent>& slice) {
   const std::uint64_t width = bits(tensor.dtype);
   std::uint64_t total = 1;
   for (const auto extent : tensor.shape) total *= extent;
@@ -91,7 +95,8 @@ naive_slice slice_naively(const std::string& bytes, const wanted_tensor& tensor,
 std::vector<bool> bits_of(const std::string& bytes) {
   std::vector<bool> all;
   for (const char c : bytes) {
-    for (int bit = 0; bit < 8; ++bit) all.push_back(((static_cast<unsigned char>(c) >> bit) & 1) != 0);
+    for (int bit = 0; bit < 8; ++bit)
+      all.push_back(((static_cast<unsigned char>(c) >> bit) & 1) != 0);
   }
   return all;
 }
@@ -105,13 +110,15 @@ stream_plan plan_of(const example& from, const std::vector<selection>& wanted = 
 
 std::vector<std::string> names_of(const example& from, const stream_plan& plan) {
   std::vector<std::string> names;
-  for (const auto& planned : plan.tensors) names.push_back(from.contents.tensors[planned.tensor].name);
+  for (const auto& planned : plan.tensors)
+    names.push_back(from.contents.tensors[planned.tensor].name);
   return names;
 }
 
 TEST_SUITE("unit") {
   TEST_CASE("without a selection the plan is every tensor, by file and offset") {
-    const auto from = make_example({{{"b", dtype::f32, {4, 4}}, {"a", dtype::u8, {7}}}, {{"c", dtype::bf16, {3}}}});
+    const auto from = make_example(
+        {{{"b", dtype::f32, {4, 4}}, {"a", dtype::u8, {7}}}, {{"c", dtype::bf16, {3}}}});
     const auto plan = plan_of(from);
     CHECK(names_of(from, plan) == std::vector<std::string>{"b", "a", "c"});
     CHECK(plan.total_bytes == 64 + 7 + 6);
@@ -134,9 +141,16 @@ TEST_SUITE("unit") {
 
   TEST_CASE("slices bring the elements that they name") {
     const wanted_tensor tensor{"t", dtype::i16, {6, 5, 4}};
-    const auto from = make_example({{{"before", dtype::u8, {13}}, tensor, {"after", dtype::u8, {3}}}});
+    const auto from =
+        make_example({{{"before", dtype::u8, {13}}, tensor, {"after", dtype::u8, {3}}}});
     const std::vector<std::vector<slice_extent>> slices = {
-        {{2, 4}}, {{}, {1, 3}}, {{}, {}, {2, 3}}, {{1, 2}, {4, 5}, {0, 1}}, {{1, 5}, {2, 3}, {1, 4}}, {{0, 6}, {0, 5}}, {{5, 100}},
+        {{2, 4}},
+        {{}, {1, 3}},
+        {{}, {}, {2, 3}},
+        {{1, 2}, {4, 5}, {0, 1}},
+        {{1, 5}, {2, 3}, {1, 4}},
+        {{0, 6}, {0, 5}},
+        {{5, 100}},
     };
     for (const auto& slice : slices) {
       const auto plan = plan_of(from, {{"t", slice}});
@@ -153,7 +167,8 @@ TEST_SUITE("unit") {
     const auto plan = plan_of(from, {{"t", {{}, {16, 32}}}});
     REQUIRE(plan.tensors[0].runs.size() == 1);
     const auto& run = plan.tensors[0].runs[0];
-    CHECK(run == strided_run{from.contents.place_of(from.contents.tensors[0]).begin + 32, 32, 128, 1000});
+    CHECK(run ==
+          strided_run{from.contents.place_of(from.contents.tensors[0]).begin + 32, 32, 128, 1000});
     REQUIRE(plan.tensors[0].shape != nullptr);
     CHECK(*plan.tensors[0].shape == std::vector<std::uint64_t>{1000, 16});
   }
@@ -181,14 +196,17 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("slices of packed elements have to fall on bytes") {
-    const auto from = make_example({{{"f4", dtype::f4, {4, 6}}, {"odd", dtype::f4, {2, 3}}, {"f6", dtype::f6_e2m3, {2, 8}}}});
+    const auto from = make_example(
+        {{{"f4", dtype::f4, {4, 6}}, {"odd", dtype::f4, {2, 3}}, {"f6", dtype::f6_e2m3, {2, 8}}}});
     CHECK(plan_of(from, {{"f4", {{}, {2, 4}}}}).tensors[0].size == 4);
     CHECK(plan_of(from, {{"f4", {{1, 3}}}}).tensors[0].size == 6);
     CHECK(plan_of(from, {{"f6", {{}, {4, 8}}}}).tensors[0].size == 6);
     // One row alone: where the next one would begin does not matter.
     CHECK(plan_of(from, {{"odd", {{0, 1}, {0, 2}}}}).tensors[0].size == 1);
-    for (const selection& wanted : {selection{"f4", {{}, {1, 3}}}, selection{"f4", {{}, {0, 1}}}, selection{"f6", {{}, {0, 2}}},
-                                    selection{"odd", {{0, 2}, {0, 2}}}, selection{"odd", {{1, 2}}}}) {
+    for (const selection& wanted :
+         {selection{"f4", {{}, {1, 3}}}, selection{"f4", {{}, {0, 1}}},
+          selection{"f6", {{}, {0, 2}}}, selection{"odd", {{0, 2}, {0, 2}}},
+          selection{"odd", {{1, 2}}}}) {
       const auto plan = make_plan(from.contents, std::span(&wanted, 1), delivery::completion);
       REQUIRE_FALSE(plan);
       CHECK(plan.error().kind() == errc::invalid_request);
@@ -231,15 +249,17 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("selections take names and globs") {
-    const auto from = make_example({{{"a.0.w", dtype::u8, {1}}, {"a.1.w", dtype::u8, {1}}, {"b", dtype::u8, {1}}},
-                                    {{"a.*", dtype::u8, {1}}, {"z[0]", dtype::u8, {1}}}});
+    const auto from =
+        make_example({{{"a.0.w", dtype::u8, {1}}, {"a.1.w", dtype::u8, {1}}, {"b", dtype::u8, {1}}},
+                      {{"a.*", dtype::u8, {1}}, {"z[0]", dtype::u8, {1}}}});
     CHECK(names_of(from, plan_of(from, {{"b"}})) == std::vector<std::string>{"b"});
     CHECK(names_of(from, plan_of(from, {{"a.?.w"}})) == std::vector<std::string>{"a.0.w", "a.1.w"});
     // A name that is there is that name, whatever it looks like.
     CHECK(names_of(from, plan_of(from, {{"a.*"}})) == std::vector<std::string>{"a.*"});
     CHECK(names_of(from, plan_of(from, {{"z[0]"}})) == std::vector<std::string>{"z[0]"});
     CHECK(names_of(from, plan_of(from, {{"*"}})).size() == 5);
-    CHECK(names_of(from, plan_of(from, {{"[a-b]*"}})) == std::vector<std::string>{"a.0.w", "a.1.w", "b", "a.*"});
+    CHECK(names_of(from, plan_of(from, {{"[a-b]*"}})) ==
+          std::vector<std::string>{"a.0.w", "a.1.w", "b", "a.*"});
   }
 
   TEST_CASE("a tensor that several selections name comes once, as the first says") {
@@ -250,10 +270,13 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("the order of request is kept where it counts, else that of the files") {
-    const auto from = make_example({{{"a", dtype::u8, {4}}, {"b", dtype::u8, {4}}}, {{"c", dtype::u8, {4}}}});
+    const auto from =
+        make_example({{{"a", dtype::u8, {4}}, {"b", dtype::u8, {4}}}, {{"c", dtype::u8, {4}}}});
     const std::vector<selection> wanted = {{"c"}, {"b"}, {"a"}};
-    CHECK(names_of(from, plan_of(from, wanted, delivery::requested)) == std::vector<std::string>{"c", "b", "a"});
-    CHECK(names_of(from, plan_of(from, wanted, delivery::completion)) == std::vector<std::string>{"a", "b", "c"});
+    CHECK(names_of(from, plan_of(from, wanted, delivery::requested)) ==
+          std::vector<std::string>{"c", "b", "a"});
+    CHECK(names_of(from, plan_of(from, wanted, delivery::completion)) ==
+          std::vector<std::string>{"a", "b", "c"});
   }
 
   TEST_CASE("a selection that names nothing is not found") {
@@ -268,7 +291,8 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("neighbours make one range, and a long one is split") {
-    const auto from = make_example({{{"a", dtype::u8, {100}}, {"b", dtype::u8, {200}}, {"c", dtype::u8, {300}}}});
+    const auto from =
+        make_example({{{"a", dtype::u8, {100}}, {"b", dtype::u8, {200}}, {"c", dtype::u8, {300}}}});
     const auto plan = plan_of(from);
     const auto first = plan.tensors[0].runs[0].begin;
     auto ranges = cut_ranges(plan, everything(plan), 1000, {});
@@ -303,7 +327,8 @@ TEST_SUITE("unit") {
     const auto plan = plan_of(from, {{"a"}, {"b"}, {"c"}});
     const auto ranges = cut_ranges(plan, everything(plan), 1_MiB, {});
     REQUIRE(ranges.size() == 2);
-    CHECK(ranges[0].segments == std::vector<segment>{{0, 0, 10}, {segment::gap, 0, gap_limit}, {1, 0, 10}});
+    CHECK(ranges[0].segments ==
+          std::vector<segment>{{0, 0, 10}, {segment::gap, 0, gap_limit}, {1, 0, 10}});
     CHECK(ranges[0].bytes.size == gap_limit + 20);
     CHECK(ranges[1].segments == std::vector<segment>{{2, 0, 10}});
     // Where the gap would fill a range there is no use in it.
@@ -311,7 +336,8 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("what is not admitted is in no range, in whatever order the others come") {
-    const auto from = make_example({{{"a", dtype::u8, {10}}, {"b", dtype::u8, {10}}, {"c", dtype::u8, {10}}}});
+    const auto from =
+        make_example({{{"a", dtype::u8, {10}}, {"b", dtype::u8, {10}}, {"c", dtype::u8, {10}}}});
     const auto plan = plan_of(from, {{"c"}, {"a"}, {"b"}}, delivery::requested);
     const std::vector<std::uint32_t> admitted = {0, 1};  // c, then a
     const auto ranges = cut_ranges(plan, admitted, 1000, {});
@@ -321,15 +347,18 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("what is known of a file's start is not asked for") {
-    const auto from = make_example({{{"a", dtype::u8, {100}}, {"b", dtype::u8, {100}}, {"c", dtype::u8, {100}}}});
+    const auto from =
+        make_example({{{"a", dtype::u8, {100}}, {"b", dtype::u8, {100}}, {"c", dtype::u8, {100}}}});
     const auto plan = plan_of(from);
     const std::vector<std::uint64_t> known = {plan.tensors[1].runs[0].begin + 30};
     const auto ranges = cut_ranges(plan, everything(plan), 1000, known);
     REQUIRE(ranges.size() == 1);
     CHECK(ranges[0].bytes == byte_range{known[0], 170});
     CHECK(ranges[0].segments == std::vector<segment>{{1, 30, 70}, {2, 0, 100}});
-    CHECK(known_parts(plan.tensors[0], known[0]) == std::vector<known_part>{{plan.tensors[0].runs[0].begin, 0, 100}});
-    CHECK(known_parts(plan.tensors[1], known[0]) == std::vector<known_part>{{plan.tensors[1].runs[0].begin, 0, 30}});
+    CHECK(known_parts(plan.tensors[0], known[0]) ==
+          std::vector<known_part>{{plan.tensors[0].runs[0].begin, 0, 100}});
+    CHECK(known_parts(plan.tensors[1], known[0]) ==
+          std::vector<known_part>{{plan.tensors[1].runs[0].begin, 0, 30}});
     CHECK(known_parts(plan.tensors[2], known[0]).empty());
   }
 
@@ -340,8 +369,10 @@ TEST_SUITE("unit") {
       std::vector<std::vector<wanted_tensor>> files(1 + below(3));
       for (std::size_t file = 0; file < files.size(); ++file) {
         for (std::uint64_t count = 1 + below(8); count > 0; --count) {
-          files[file].push_back({"t" + std::to_string(file) + "." + std::to_string(count), below(2) == 0 ? dtype::u8 : dtype::f32,
-                                 {1 + below(40), below(12) == 0 ? 0 : 1 + below(60), 1 + below(5)}});
+          files[file].push_back(
+              {"t" + std::to_string(file) + "." + std::to_string(count),
+               below(2) == 0 ? dtype::u8 : dtype::f32,
+               {1 + below(40), below(12) == 0 ? 0 : 1 + below(60), 1 + below(5)}});
         }
       }
       const auto from = make_example(files);
@@ -359,11 +390,13 @@ TEST_SUITE("unit") {
         }
       }
       std::shuffle(wanted.begin(), wanted.end(), random);
-      const auto plan = plan_of(from, wanted, below(2) == 0 ? delivery::requested : delivery::completion);
+      const auto plan =
+          plan_of(from, wanted, below(2) == 0 ? delivery::requested : delivery::completion);
 
       std::vector<std::uint64_t> known(files.size(), 0);
       if (below(2) == 0) {
-        for (std::size_t file = 0; file < files.size(); ++file) known[file] = below(from.files[file].size() + 1);
+        for (std::size_t file = 0; file < files.size(); ++file)
+          known[file] = below(from.files[file].size() + 1);
       }
       std::vector<std::string> filled;
       std::vector<std::string> touched;
@@ -382,7 +415,8 @@ TEST_SUITE("unit") {
       const std::uint64_t longest = 1 + below(below(2) == 0 ? 300 : 20'000);
       for (std::uint32_t next = 0; next < plan.tensors.size();) {
         std::vector<std::uint32_t> admitted;
-        for (auto count = 1 + below(5); count > 0 && next < plan.tensors.size(); --count) admitted.push_back(next++);
+        for (auto count = 1 + below(5); count > 0 && next < plan.tensors.size(); --count)
+          admitted.push_back(next++);
         for (const auto& range : cut_ranges(plan, admitted, longest, known)) {
           REQUIRE(range.bytes.size > 0);
           REQUIRE(range.bytes.size <= longest);

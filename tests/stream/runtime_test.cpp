@@ -1,11 +1,10 @@
 #include <headrace/stream/runtime.hpp>
 
-#include <stream/runtime_state.hpp>
+#include "stream/runtime_state.hpp"
+#include "streaming.hpp"
 
 #include <doctest/doctest.h>
 #include <support/scripted_server.hpp>
-
-#include "streaming.hpp"
 
 #include <memory>
 #include <string>
@@ -80,7 +79,8 @@ TEST_SUITE("unit") {
     CHECK(streamed->kind() == errc::cancelled);
     CHECK(test::run(tensors.next()) == nullptr);
     test::run(tensors.close());
-    const auto read = failure_of([&] { static_cast<void>(test::run(kept->read_file("config.json"))); });
+    const auto read =
+        failure_of([&] { static_cast<void>(test::run(kept->read_file("config.json"))); });
     REQUIRE(read);
     CHECK(read->kind() == errc::cancelled);
   }
@@ -89,7 +89,8 @@ TEST_SUITE("unit") {
     const temporary_directory place;
     test::checkpoint expected;
     for (int number = 0; number < 40; ++number) {
-      expected.files["model.safetensors"].push_back({"t" + std::to_string(number), dtype::u8, {100'000}});
+      expected.files["model.safetensors"].push_back(
+          {"t" + std::to_string(number), dtype::u8, {100'000}});
     }
     place.write(expected);
     auto engine = std::make_unique<runtime>(runtime_options{.threads = 2});
@@ -102,7 +103,8 @@ TEST_SUITE("unit") {
     engine.reset();
     CHECK(test::is(*exposed, *expected.find(exposed->name())));
     const auto failed = failure_of([&] {
-      while (test::run(tensors.next()) != nullptr) {}
+      while (test::run(tensors.next()) != nullptr) {
+      }
     });
     REQUIRE(failed);
     CHECK(failed->kind() == errc::cancelled);
@@ -127,9 +129,13 @@ TEST_SUITE("unit") {
         auto tensors = opened.stream();
         streaming = failure_of([&] { static_cast<void>(test::run(tensors.next())); });
       });
-      const std::jthread reads([&] { reading = failure_of([&] { static_cast<void>(test::run(opened.read_file("stalls"))); }); });
-      const std::jthread opens(
-          [&] { opening = failure_of([&] { static_cast<void>(test::run(open(*engine, server.url("/m/stalls")))); }); });
+      const std::jthread reads([&] {
+        reading = failure_of([&] { static_cast<void>(test::run(opened.read_file("stalls"))); });
+      });
+      const std::jthread opens([&] {
+        opening = failure_of(
+            [&] { static_cast<void>(test::run(open(*engine, server.url("/m/stalls")))); });
+      });
       CHECK(server.wait_for_requests(5));
       engine.reset();
     }
@@ -165,9 +171,7 @@ TEST_SUITE("unit") {
     }
   }
 
-  TEST_CASE("the shared runtime is one") {
-    CHECK(&runtime::shared() == &runtime::shared());
-  }
+  TEST_CASE("the shared runtime is one") { CHECK(&runtime::shared() == &runtime::shared()); }
 }
 
 }  // namespace

@@ -21,7 +21,8 @@
 
 namespace headrace::test {
 
-/// Runs `work` on the test's own thread. After a minute it is stopped: a test that would hang fails.
+/// Runs `work` on the test's own thread. After a minute it is stopped: a test that would hang
+/// fails.
 template <class T>
 T run(task<T> work, std::stop_token stop = {}) {
   return sync_wait(with_timeout(std::chrono::seconds(60), std::move(work)), std::move(stop));
@@ -33,10 +34,12 @@ T run(task<T> work, std::stop_token stop = {}) {
 }
 
 /// Whether `from` is the tensor `wanted`, every byte of it.
-[[nodiscard]] inline bool is(const tensor& from, const wanted_tensor& wanted, std::uint64_t version = 0) {
+[[nodiscard]] inline bool is(const tensor& from, const wanted_tensor& wanted,
+                             std::uint64_t version = 0) {
   return from.name() == wanted.name && from.dtype() == wanted.dtype &&
          std::vector<std::uint64_t>(from.shape().begin(), from.shape().end()) == wanted.shape &&
-         from.bytes().size() == wanted.size() && text_of(from) == content_of(wanted.name, wanted.size(), version);
+         from.bytes().size() == wanted.size() &&
+         text_of(from) == content_of(wanted.name, wanted.size(), version);
 }
 
 /// What a stream brought: names in the order of delivery.
@@ -59,7 +62,8 @@ inline task<delivered> drain(async_generator<tensor>* tensors, const checkpoint*
 }
 
 /// Streams all of `from` and compares.
-[[nodiscard]] inline delivered stream_all(const model& from, const checkpoint& expected, stream_options options = {}) {
+[[nodiscard]] inline delivered stream_all(const model& from, const checkpoint& expected,
+                                          stream_options options = {}) {
   auto tensors = from.stream(std::move(options));
   return run(drain(&tensors, &expected));
 }
@@ -78,7 +82,9 @@ template <class Work>
 [[nodiscard]] inline std::size_t entries_of(const char* directory) {
   std::size_t count = 0;
   std::error_code failed;
-  for (std::filesystem::directory_iterator it(directory, failed), end; !failed && it != end; it.increment(failed)) ++count;
+  for (std::filesystem::directory_iterator it(directory, failed), end; !failed && it != end;
+       it.increment(failed))
+    ++count;
   return count;
 }
 

@@ -1,11 +1,10 @@
 #include <headrace/stream/tensor.hpp>
 
-#include <stream/dlpack.hpp>
-#include <stream/runtime_state.hpp>
+#include "stream/dlpack.hpp"
+#include "stream/runtime_state.hpp"
+#include "streaming.hpp"
 
 #include <doctest/doctest.h>
-
-#include "streaming.hpp"
 
 #include <memory>
 #include <set>
@@ -72,7 +71,8 @@ TEST_SUITE("unit") {
 
   TEST_CASE("a slice has the slice's shape") {
     const taken one({"weight", dtype::f32, {30, 40}}, {{10, 20}, {0, 5}});
-    CHECK(std::vector<std::uint64_t>(one.out.shape().begin(), one.out.shape().end()) == std::vector<std::uint64_t>{10, 5});
+    CHECK(std::vector<std::uint64_t>(one.out.shape().begin(), one.out.shape().end()) ==
+          std::vector<std::uint64_t>{10, 5});
     CHECK(one.out.bytes().size() == 200);
     const auto whole = test::content_of("weight", 4800);
     CHECK(test::text_of(one.out).substr(0, 20) == whole.substr(1600, 20));
@@ -81,7 +81,8 @@ TEST_SUITE("unit") {
 
   TEST_CASE("what next() exposes is the stream's; what is moved out is the user's own") {
     const temporary_directory place;
-    const checkpoint expected{{{"model.safetensors", {{"a", dtype::u8, {200'000}}, {"b", dtype::u8, {200'000}}}}}};
+    const checkpoint expected{
+        {{"model.safetensors", {{"a", dtype::u8, {200'000}}, {"b", dtype::u8, {200'000}}}}}};
     place.write(expected);
     runtime engine({.threads = 1});
     const model opened = test::run(open(engine, place.path()));
@@ -119,8 +120,10 @@ TEST_SUITE("unit") {
     CHECK(is.device.device_type == dlpack::device_cpu);
     CHECK(is.byte_offset == 0);
     CHECK(is.ndim == 3);
-    CHECK(std::vector<std::int64_t>(is.shape, is.shape + 3) == std::vector<std::int64_t>{30, 40, 5});
-    CHECK(std::vector<std::int64_t>(is.strides, is.strides + 3) == std::vector<std::int64_t>{200, 5, 1});
+    CHECK(std::vector<std::int64_t>(is.shape, is.shape + 3) ==
+          std::vector<std::int64_t>{30, 40, 5});
+    CHECK(std::vector<std::int64_t>(is.strides, is.strides + 3) ==
+          std::vector<std::int64_t>{200, 5, 1});
     CHECK(is.dtype.code == dlpack::type_bfloat);
     CHECK(is.dtype.bits == 16);
     CHECK(is.dtype.lanes == 1);
@@ -129,7 +132,8 @@ TEST_SUITE("unit") {
     one.opened.reset();
     const auto state = one.engine->state();
     one.engine.reset();
-    CHECK(std::string(static_cast<const char*>(is.data), 12000) == test::content_of("weight", 12000));
+    CHECK(std::string(static_cast<const char*>(is.data), 12000) ==
+          test::content_of("weight", 12000));
     std::thread([exported] { exported->deleter(exported); }).join();
     CHECK(state->memory().usage().held == 0);
   }
@@ -140,7 +144,8 @@ TEST_SUITE("unit") {
     CHECK(exported->dl_tensor.ndim == 0);
     CHECK(exported->dl_tensor.dtype.code == dlpack::type_int);
     CHECK(exported->dl_tensor.dtype.bits == 64);
-    CHECK(std::string(static_cast<const char*>(exported->dl_tensor.data), 8) == test::content_of("weight", 8));
+    CHECK(std::string(static_cast<const char*>(exported->dl_tensor.data), 8) ==
+          test::content_of("weight", 8));
     exported->deleter(exported);
   }
 
@@ -151,7 +156,8 @@ TEST_SUITE("unit") {
       taken one({"weight", type, {8, 4}});
       const bool packed = type == dtype::f4 || type == dtype::f6_e2m3 || type == dtype::f6_e3m2;
       if (packed) {
-        const auto failed = test::failure_of([&] { static_cast<void>(std::move(one.out).to_dlpack()); });
+        const auto failed =
+            test::failure_of([&] { static_cast<void>(std::move(one.out).to_dlpack()); });
         REQUIRE(failed);
         CHECK(failed->kind() == errc::unsupported);
         CHECK(test::is(one.out, one.wanted));

@@ -19,7 +19,8 @@
 
 namespace headrace::test {
 
-/// A tensor to be written to a file. Its bytes follow from its name and a seed alone: see `content_of`.
+/// A tensor to be written to a file. Its bytes follow from its name and a seed alone: see
+/// `content_of`.
 struct wanted_tensor {
   std::string name;
   headrace::dtype dtype = headrace::dtype::u8;
@@ -33,7 +34,8 @@ struct wanted_tensor {
 };
 
 /// The `size` bytes of the tensor `name`. Another `version` has others.
-[[nodiscard]] inline std::string content_of(std::string_view name, std::uint64_t size, std::uint64_t version = 0) {
+[[nodiscard]] inline std::string content_of(std::string_view name, std::uint64_t size,
+                                            std::uint64_t version = 0) {
   std::uint64_t state = 0xcbf29ce484222325U ^ (version * 0x9e3779b97f4a7c15U);
   for (const char c : name) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
   std::string bytes(static_cast<std::size_t>(size), '\0');
@@ -55,21 +57,25 @@ struct file_form {
 };
 
 /// A safetensors file that holds `tensors`, in this order.
-[[nodiscard]] inline std::string safetensors_file(const std::vector<wanted_tensor>& tensors, const file_form& form = {}) {
+[[nodiscard]] inline std::string safetensors_file(const std::vector<wanted_tensor>& tensors,
+                                                  const file_form& form = {}) {
   std::string header = "{";
   if (!form.metadata.empty()) {
     header += "\"__metadata__\":{";
-    for (const auto& [key, value] : form.metadata) header += json_quote(key) + ":" + json_quote(value) + ",";
+    for (const auto& [key, value] : form.metadata)
+      header += json_quote(key) + ":" + json_quote(value) + ",";
     header.back() = '}';
     header += ',';
   }
   std::uint64_t offset = 0;
   for (const auto& tensor : tensors) {
-    header += json_quote(tensor.name) + ":{\"dtype\":\"" + std::string(to_string(tensor.dtype)) + "\",\"shape\":[";
+    header += json_quote(tensor.name) + ":{\"dtype\":\"" + std::string(to_string(tensor.dtype)) +
+              "\",\"shape\":[";
     for (std::size_t at = 0; at < tensor.shape.size(); ++at) {
       header += (at > 0 ? "," : "") + std::to_string(tensor.shape[at]);
     }
-    header += "],\"data_offsets\":[" + std::to_string(offset) + "," + std::to_string(offset + tensor.size()) + "]},";
+    header += "],\"data_offsets\":[" + std::to_string(offset) + "," +
+              std::to_string(offset + tensor.size()) + "]},";
     offset += tensor.size();
   }
   if (header.back() == ',') header.pop_back();
@@ -86,9 +92,11 @@ struct file_form {
 }
 
 /// An index that places tensors in files: pairs of tensor and file.
-[[nodiscard]] inline std::string index_file(const std::vector<std::pair<std::string, std::string>>& places) {
+[[nodiscard]] inline std::string index_file(
+    const std::vector<std::pair<std::string, std::string>>& places) {
   std::string json = "{\"metadata\":{},\"weight_map\":{";
-  for (const auto& [tensor, file] : places) json += json_quote(tensor) + ":" + json_quote(file) + ",";
+  for (const auto& [tensor, file] : places)
+    json += json_quote(tensor) + ":" + json_quote(file) + ",";
   if (json.back() == ',') json.pop_back();
   return json + "}}";
 }
@@ -129,11 +137,14 @@ struct checkpoint {
   }
 };
 
-/// The shapes of a small model, in `shards` files: embeddings, square and narrow matrices, vectors, scalars, and one tensor of nothing.
-[[nodiscard]] inline checkpoint small_model(unsigned shards = 3, std::uint64_t width = 96, unsigned layers = 6) {
+/// The shapes of a small model, in `shards` files: embeddings, square and narrow matrices, vectors,
+/// scalars, and one tensor of nothing.
+[[nodiscard]] inline checkpoint small_model(unsigned shards = 3, std::uint64_t width = 96,
+                                            unsigned layers = 6) {
   checkpoint made;
   const auto shard = [shards](unsigned number) {
-    return "model-0000" + std::to_string(number % shards + 1) + "-of-0000" + std::to_string(shards) + ".safetensors";
+    return "model-0000" + std::to_string(number % shards + 1) + "-of-0000" +
+           std::to_string(shards) + ".safetensors";
   };
   made.files[shard(0)].push_back({"embed.weight", dtype::bf16, {40 * width, width}});
   for (unsigned layer = 0; layer < layers; ++layer) {
@@ -155,8 +166,10 @@ struct checkpoint {
 class temporary_directory {
  public:
   temporary_directory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "headrace-test-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a temporary directory");
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "headrace-test-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw std::runtime_error("cannot make a temporary directory");
     path_ = pattern;
   }
   temporary_directory(const temporary_directory&) = delete;

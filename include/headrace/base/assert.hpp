@@ -7,8 +7,8 @@ namespace headrace::detail {
 
 }  // namespace headrace::detail
 
-/// A broken invariant of headrace itself: terminates in every build, because going on could deliver a wrong byte.
-/// Not for bad input, which is an error.
-#define HEADRACE_ASSERT(condition)                                              \
-  ((condition) ? static_cast<void>(0)                                           \
+/// A broken invariant of headrace itself: terminates in every build, because going on could deliver
+/// a wrong byte. Not for bad input, which is an error.
+#define HEADRACE_ASSERT(condition)    \
+  ((condition) ? static_cast<void>(0) \
                : ::headrace::detail::invariant_broken(#condition, __FILE__, __LINE__))

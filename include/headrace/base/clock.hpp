@@ -9,8 +9,8 @@ namespace headrace {
 using steady_time = std::chrono::steady_clock::time_point;
 using system_time = std::chrono::system_clock::time_point;
 
-/// Time and chance, injectable: no test sleeps to reach a limit, and a fault schedule repeats from its seed.
-/// Threads: every member may be called from any thread.
+/// Time and chance, injectable: no test sleeps to reach a limit, and a fault schedule repeats from
+/// its seed. Threads: every member may be called from any thread.
 class clock {
  public:
   virtual ~clock() = default;

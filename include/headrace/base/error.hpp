@@ -10,18 +10,20 @@
 
 namespace headrace {
 
-/// Where an error happened, as far as it is known. Never holds a secret: URIs come without query and user information.
+/// Where an error happened, as far as it is known. Never holds a secret: URIs come without query
+/// and user information.
 struct error_context {
   std::string uri;                  ///< The object, as the user would write it.
   std::optional<byte_range> range;  ///< The bytes that were asked for.
-  unsigned attempt = 0;             ///< Which attempt failed, counted from 1; 0 where attempts do not apply.
-  std::string peer;                 ///< The address that was talked to, `192.0.2.7:443`.
-  int status = 0;                   ///< The HTTP status, 0 where there was none.
-  std::string server_code;          ///< The store's own code, such as `NoSuchKey`.
-  std::string request_id;           ///< The store's own request id, which its support asks for.
+  unsigned attempt = 0;  ///< Which attempt failed, counted from 1; 0 where attempts do not apply.
+  std::string peer;      ///< The address that was talked to, `192.0.2.7:443`.
+  int status = 0;        ///< The HTTP status, 0 where there was none.
+  std::string server_code;  ///< The store's own code, such as `NoSuchKey`.
+  std::string request_id;   ///< The store's own request id, which its support asks for.
 };
 
-/// The one exception type of headrace: a kind, a message that says what to do next, and the context.
+/// The one exception type of headrace: a kind, a message that says what to do next, and the
+/// context.
 ///
 /// Cheap to copy, and copying never throws. Thrown at API edges; inside, `result<T>` carries it.
 ///
@@ -55,11 +57,13 @@ class error : public std::system_error {
   std::shared_ptr<const details> details_;
 };
 
-/// An `error` for a failed system call: `errno` values map to the kind that fits (`ENOENT` → `not_found`, `EACCES` →
-/// `access_denied`, `ECANCELED` → `cancelled`, `ETIMEDOUT` → `timeout`, connection errors → `connect_error`, …).
+/// An `error` for a failed system call: `errno` values map to the kind that fits (`ENOENT` →
+/// `not_found`, `EACCES` → `access_denied`, `ECANCELED` → `cancelled`, `ETIMEDOUT` → `timeout`,
+/// connection errors → `connect_error`, …).
 [[nodiscard]] error system_failure(std::error_code code, const std::string& what_failed);
 
-/// The kind that fits an `errno` value in the generic or system category, or the code's own where it is an `errc`.
+/// The kind that fits an `errno` value in the generic or system category, or the code's own where
+/// it is an `errc`.
 [[nodiscard]] errc kind_of(std::error_code code) noexcept;
 
 }  // namespace headrace

@@ -19,10 +19,12 @@ struct failure {
 template <class E>
 failure(E) -> failure<E>;
 
-/// A value or an error: what I/O paths return, where exceptions would cost too much or say too little.
+/// A value or an error: what I/O paths return, where exceptions would cost too much or say too
+/// little.
 ///
-/// The part of `std::expected` (C++23) that headrace needs, with its names. `value()` throws the error, so an API edge is
-/// `return co_await read().value()` in two statements. Access without a check is a broken invariant.
+/// The part of `std::expected` (C++23) that headrace needs, with its names. `value()` throws the
+/// error, so an API edge is `return co_await read().value()` in two statements. Access without a
+/// check is a broken invariant.
 ///
 ///     auto received = co_await socket.receive(buffers);
 ///     if (!received) return failure{received.error()};
@@ -43,7 +45,8 @@ class [[nodiscard]] result {
   template <class U>
     requires(!std::is_void_v<T> && std::constructible_from<stored, U &&> &&
              !std::same_as<std::remove_cvref_t<U>, result>)
-  result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}  // NOLINT: meant to be implicit
+  result(U&& value)
+      : state_(std::in_place_index<0>, std::forward<U>(value)) {}  // NOLINT: meant to be implicit
 
   template <class G>
     requires std::constructible_from<E, G&&>

@@ -12,8 +12,9 @@ namespace headrace {
 
 /// Collects Chrome trace events: open the file in Perfetto or `chrome://tracing`.
 ///
-/// Times are microseconds from the trace's start. A track is one row of the picture: a connection, the consumer.
-/// Threads: safe from any thread; costs a lock and a push per event, so only ranges and tensors are traced, not receives.
+/// Times are microseconds from the trace's start. A track is one row of the picture: a connection,
+/// the consumer. Threads: safe from any thread; costs a lock and a push per event, so only ranges
+/// and tensors are traced, not receives.
 ///
 ///     trace events;
 ///     auto began = events.now();
@@ -28,8 +29,10 @@ class trace {
   /// A new row with this name.
   [[nodiscard]] std::uint32_t track(std::string name);
 
-  /// Something that began at `began` and ends now. `arguments` is the inside of a JSON object, already escaped.
-  void span(std::uint32_t track, std::string_view name, std::int64_t began, std::string arguments = {});
+  /// Something that began at `began` and ends now. `arguments` is the inside of a JSON object,
+  /// already escaped.
+  void span(std::uint32_t track, std::string_view name, std::int64_t began,
+            std::string arguments = {});
 
   /// Something that happened now.
   void instant(std::uint32_t track, std::string_view name, std::string arguments = {});
@@ -57,7 +60,8 @@ class trace {
   std::vector<event> events_;
 };
 
-/// `text` as a JSON string, quotes included; control characters escaped, valid UTF-8 kept, other bytes replaced by U+FFFD.
+/// `text` as a JSON string, quotes included; control characters escaped, valid UTF-8 kept, other
+/// bytes replaced by U+FFFD.
 [[nodiscard]] std::string json_quote(std::string_view text);
 
 }  // namespace headrace

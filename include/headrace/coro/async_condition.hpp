@@ -10,17 +10,20 @@ namespace headrace {
 
 /// A condition variable for coroutines: waiting suspends the coroutine and blocks nobody.
 ///
-/// The state that is waited for is guarded by the caller's mutex, as with `std::condition_variable`. A waiter is resumed on its own
-/// executor; where that is an inline one, resuming happens in the destructor of the `wake_list`, which therefore must run after
-/// the mutex was released. Every waiter must be gone before the condition is destroyed.
+/// The state that is waited for is guarded by the caller's mutex, as with
+/// `std::condition_variable`. A waiter is resumed on its own executor; where that is an inline one,
+/// resuming happens in the destructor of the `wake_list`, which therefore must run after the mutex
+/// was released. Every waiter must be gone before the condition is destroyed.
 ///
-///     std::unique_lock lock(mutex);                        wake_list woken;   // declared first, destroyed last
-///     while (queue.empty()) {                              const std::lock_guard lock(mutex);
+///     std::unique_lock lock(mutex);                        wake_list woken;   // declared first,
+///     destroyed last while (queue.empty()) {                              const std::lock_guard
+///     lock(mutex);
 ///       const bool notified = co_await ready.wait(lock);   queue.push_back(value);
 ///       if (!notified) co_return cancelled();              ready.notify_one(woken);
 ///     }
 ///
-/// The lock is released while the coroutine is suspended and is taken again on the thread that resumes it.
+/// The lock is released while the coroutine is suspended and is taken again on the thread that
+/// resumes it.
 class async_condition {
  public:
   class wait_operation;
@@ -30,7 +33,8 @@ class async_condition {
   async_condition(const async_condition&) = delete;
   async_condition& operator=(const async_condition&) = delete;
 
-  /// Suspends until notified (true) or until the environment's stop token is triggered (false). `lock` must be held.
+  /// Suspends until notified (true) or until the environment's stop token is triggered (false).
+  /// `lock` must be held.
   [[nodiscard]] wait_operation wait(std::unique_lock<std::mutex>& lock) noexcept;
 
   /// Suspends until notified, whatever the stop token says: for joins, which must see the end.
@@ -50,7 +54,8 @@ class async_condition {
   wait_operation* last_ = nullptr;
 };
 
-/// Coroutines that were notified and are resumed when the list is destroyed, after the mutex was released.
+/// Coroutines that were notified and are resumed when the list is destroyed, after the mutex was
+/// released.
 class async_condition::wake_list {
  public:
   wake_list() = default;
@@ -66,7 +71,8 @@ class async_condition::wake_list {
 
 class [[nodiscard]] async_condition::wait_operation {
  public:
-  wait_operation(async_condition& condition, std::unique_lock<std::mutex>& lock, bool stoppable) noexcept
+  wait_operation(async_condition& condition, std::unique_lock<std::mutex>& lock,
+                 bool stoppable) noexcept
       : condition_(condition), lock_(lock), stoppable_(stoppable) {}
   wait_operation(const wait_operation&) = delete;
   wait_operation& operator=(const wait_operation&) = delete;
@@ -108,14 +114,17 @@ class [[nodiscard]] async_condition::wait_operation {
   wait_operation* next_ = nullptr;
   wait_operation* previous_ = nullptr;
   outcome outcome_ = outcome::waiting;
-  bool suspended_ = false;  ///< Whoever decides the outcome resumes the coroutine only once this is set.
+  bool suspended_ =
+      false;  ///< Whoever decides the outcome resumes the coroutine only once this is set.
 };
 
-inline async_condition::wait_operation async_condition::wait(std::unique_lock<std::mutex>& lock) noexcept {
+inline async_condition::wait_operation async_condition::wait(
+    std::unique_lock<std::mutex>& lock) noexcept {
   return {*this, lock, true};
 }
 
-inline async_condition::wait_operation async_condition::wait_unstoppable(std::unique_lock<std::mutex>& lock) noexcept {
+inline async_condition::wait_operation async_condition::wait_unstoppable(
+    std::unique_lock<std::mutex>& lock) noexcept {
   return {*this, lock, false};
 }
 

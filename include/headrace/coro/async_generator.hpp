@@ -12,12 +12,14 @@ namespace headrace {
 ///     while (auto* value = co_await values.next()) use(*value);
 ///     co_await values.close();
 ///
-/// `next()` gives a pointer to the next value, null at the end; it stays valid until the following `next()`, `close()` or
-/// destruction, and what it points to may be moved out. An error is thrown once; after that, and after a stop, `next()` gives null.
-/// The body runs in the environment of the `next()` that resumes it. One `next()` at a time.
+/// `next()` gives a pointer to the next value, null at the end; it stays valid until the following
+/// `next()`, `close()` or destruction, and what it points to may be moved out. An error is thrown
+/// once; after that, and after a stop, `next()` gives null. The body runs in the environment of the
+/// `next()` that resumes it. One `next()` at a time.
 ///
-/// Destroying a generator between two `next()` is always legal and does not wait. `close()` does the same and waits for what the body
-/// left running. clang also compiles `for co_await (auto& value : values)`.
+/// Destroying a generator between two `next()` is always legal and does not wait. `close()` does
+/// the same and waits for what the body left running. clang also compiles `for co_await (auto&
+/// value : values)`.
 template <class T>
 class [[nodiscard]] async_generator {
  public:
@@ -51,7 +53,8 @@ class [[nodiscard]] async_generator {
     if (cleanup) co_await std::move(cleanup);
   }
 
-  /// What `close()` awaits after the body is gone. Dropped unstarted where the generator is destroyed without `close()`.
+  /// What `close()` awaits after the body is gone. Dropped unstarted where the generator is
+  /// destroyed without `close()`.
   void at_close(task<void> cleanup) noexcept { cleanup_ = std::move(cleanup); }
 
   class iterator {
@@ -68,7 +71,9 @@ class [[nodiscard]] async_generator {
       co_return this;
     }
 
-    friend bool operator==(const iterator& it, std::default_sentinel_t) noexcept { return it.current_ == nullptr; }
+    friend bool operator==(const iterator& it, std::default_sentinel_t) noexcept {
+      return it.current_ == nullptr;
+    }
 
    private:
     async_generator* owner_;
@@ -148,8 +153,8 @@ class async_generator<T>::promise_type final : public detail::promise_environmen
   std::exception_ptr failure_;
 };
 
-/// Calls `body(value)` for each value, awaits what it gives where that is a task, and closes the generator on every path: the
-/// preferred loop. What the body throws is rethrown after closing.
+/// Calls `body(value)` for each value, awaits what it gives where that is a task, and closes the
+/// generator on every path: the preferred loop. What the body throws is rethrown after closing.
 ///
 ///     co_await for_each(model.stream(), [](tensor& t) { std::puts(t.name().data()); });
 template <class T, class Body>

@@ -10,8 +10,8 @@ namespace headrace {
 
 /// Where concurrent tasks live: everything spawned is joined.
 ///
-/// The first exception of a spawned task is kept, requests stop of the others and is rethrown by `join`. Destroying a scope in which
-/// tasks still run is a broken invariant.
+/// The first exception of a spawned task is kept, requests stop of the others and is rethrown by
+/// `join`. Destroying a scope in which tasks still run is a broken invariant.
 ///
 ///     async_scope scope;
 ///     for (auto& shard : shards) scope.spawn(loop, read_header(shard));
@@ -27,8 +27,8 @@ class async_scope {
   /// Starts `work` on `target`, which it also resumes on. Threads: any.
   void spawn(executor& target, task<void> work);
 
-  /// Waits until everything spawned has finished, also under a stop; rethrows the first exception. What is spawned meanwhile is awaited
-  /// too. May be called again.
+  /// Waits until everything spawned has finished, also under a stop; rethrows the first exception.
+  /// What is spawned meanwhile is awaited too. May be called again.
   [[nodiscard]] task<void> join();
 
   /// Stops what was spawned and what will be. Threads: any.

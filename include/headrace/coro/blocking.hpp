@@ -7,7 +7,8 @@
 
 namespace headrace {
 
-/// A generator as a range for synchronous callers: each step blocks the caller until the next value is there.
+/// A generator as a range for synchronous callers: each step blocks the caller until the next value
+/// is there.
 ///
 ///     for (headrace::tensor& t : headrace::blocking(model.stream())) std::puts(t.name().data());
 template <class T>
@@ -25,14 +26,17 @@ class blocking_range {
     using difference_type = std::ptrdiff_t;
     using value_type = T;
 
-    iterator(async_generator<T>* values, T* current) noexcept : values_(values), current_(current) {}
+    iterator(async_generator<T>* values, T* current) noexcept
+        : values_(values), current_(current) {}
     [[nodiscard]] T& operator*() const noexcept { return *current_; }
     iterator& operator++() {
       current_ = sync_wait(values_->next());
       return *this;
     }
     void operator++(int) { ++*this; }
-    friend bool operator==(const iterator& it, std::default_sentinel_t) noexcept { return it.current_ == nullptr; }
+    friend bool operator==(const iterator& it, std::default_sentinel_t) noexcept {
+      return it.current_ == nullptr;
+    }
 
    private:
     async_generator<T>* values_;

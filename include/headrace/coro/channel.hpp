@@ -13,16 +13,20 @@ namespace headrace {
 
 /// A bounded queue between coroutines, on any threads: many senders, many receivers.
 ///
-/// `send` waits while the queue is full, `receive` while it is empty. After `close` nothing can be sent, and `receive` gives what is
-/// left, then nothing. A stop of the environment ends a wait. Coroutines that wait must be gone before the channel is destroyed.
+/// `send` waits while the queue is full, `receive` while it is empty. After `close` nothing can be
+/// sent, and `receive` gives what is left, then nothing. A stop of the environment ends a wait.
+/// Coroutines that wait must be gone before the channel is destroyed.
 ///
 ///     const bool sent = co_await channel.send(std::move(value));    // false: closed, or stopped
-///     std::optional<T> value = co_await channel.receive();          // empty: closed and drained, or stopped
+///     std::optional<T> value = co_await channel.receive();          // empty: closed and drained,
+///     or stopped
 template <class T>
 class channel {
  public:
   /// `capacity` values may wait; at least 1.
-  explicit channel(std::size_t capacity) noexcept : capacity_(capacity) { HEADRACE_ASSERT(capacity > 0); }
+  explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {
+    HEADRACE_ASSERT(capacity > 0);
+  }
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
 
@@ -40,7 +44,8 @@ class channel {
     co_return true;
   }
 
-  /// Sends without waiting: false where the channel is full or closed, and then `value` is untouched. Threads: any.
+  /// Sends without waiting: false where the channel is full or closed, and then `value` is
+  /// untouched. Threads: any.
   [[nodiscard]] bool try_send(T& value) {
     async_condition::wake_list woken;
     const std::lock_guard lock(mutex_);

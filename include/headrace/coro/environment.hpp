@@ -12,12 +12,14 @@ namespace headrace {
 
 /// What every headrace coroutine inherits from the headrace coroutine that awaits it.
 ///
-/// Roots give it (`sync_wait`, `async_scope::spawn`, a front end's bridge); `with_stop`, `with_timeout` and `on` change it for
-/// one task. I/O reads it when it suspends, so that no function carries a stop parameter.
+/// Roots give it (`sync_wait`, `async_scope::spawn`, a front end's bridge); `with_stop`,
+/// `with_timeout` and `on` change it for one task. I/O reads it when it suspends, so that no
+/// function carries a stop parameter.
 struct environment {
   headrace::executor* executor = nullptr;  ///< Where completions resume; null: where they happen.
   std::stop_token stop;                    ///< Completes I/O with `errc::cancelled`.
-  std::pmr::memory_resource* allocator = std::pmr::get_default_resource();  ///< For what an operation must allocate.
+  std::pmr::memory_resource* allocator =
+      std::pmr::get_default_resource();  ///< For what an operation must allocate.
 };
 
 namespace detail {
@@ -26,7 +28,9 @@ namespace detail {
 class promise_environment {
  public:
   [[nodiscard]] const headrace::environment& environment() const noexcept { return environment_; }
-  void set_environment(headrace::environment environment) noexcept { environment_ = std::move(environment); }
+  void set_environment(headrace::environment environment) noexcept {
+    environment_ = std::move(environment);
+  }
 
  private:
   headrace::environment environment_;
@@ -66,7 +70,8 @@ struct read_stop {
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   template <class Promise>
   bool await_suspend(std::coroutine_handle<Promise> handle) noexcept {
-    if constexpr (has_environment<Promise>) requested = handle.promise().environment().stop.stop_requested();
+    if constexpr (has_environment<Promise>)
+      requested = handle.promise().environment().stop.stop_requested();
     return false;
   }
   [[nodiscard]] bool await_resume() const noexcept { return requested; }
@@ -86,17 +91,21 @@ struct resume_item : work_item {
     }
   }
 
-  static void resume(work_item& item) noexcept { static_cast<resume_item&>(item).coroutine.resume(); }
+  static void resume(work_item& item) noexcept {
+    static_cast<resume_item&>(item).coroutine.resume();
+  }
 
   std::coroutine_handle<> coroutine;
 };
 
 }  // namespace detail
 
-/// The environment of the coroutine that awaits it: `auto environment = co_await current_environment();`
+/// The environment of the coroutine that awaits it: `auto environment = co_await
+/// current_environment();`
 [[nodiscard]] inline detail::read_environment current_environment() noexcept { return {}; }
 
-/// Whether the coroutine that awaits it has been asked to stop: `const bool stop = co_await stop_requested();`
+/// Whether the coroutine that awaits it has been asked to stop: `const bool stop = co_await
+/// stop_requested();`
 [[nodiscard]] inline detail::read_stop stop_requested() noexcept { return {}; }
 
 }  // namespace headrace

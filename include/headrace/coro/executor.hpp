@@ -7,14 +7,16 @@ namespace headrace {
 
 /// Where coroutines run: one function that queues an intrusive item.
 ///
-/// Our loop, a blocked caller, an Asio executor, an asyncio loop are executors. An executor outlives what is posted to it.
+/// Our loop, a blocked caller, an Asio executor, an asyncio loop are executors. An executor
+/// outlives what is posted to it.
 class executor {
  public:
-  /// Runs `item` later, on the executor's thread. Threads: any. Never fails and never runs the item before it returns,
-  /// `inline_executor` excepted.
+  /// Runs `item` later, on the executor's thread. Threads: any. Never fails and never runs the item
+  /// before it returns, `inline_executor` excepted.
   virtual void post(work_item& item) noexcept = 0;
 
-  /// Timers on this executor, null where it has none; then `with_timeout` and `sleep_for` are `unsupported` on it.
+  /// Timers on this executor, null where it has none; then `with_timeout` and `sleep_for` are
+  /// `unsupported` on it.
   [[nodiscard]] virtual timer_service* timers() noexcept { return nullptr; }
 
  protected:

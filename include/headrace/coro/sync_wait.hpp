@@ -18,11 +18,14 @@ class blocking_executor final : public executor, public timer_service {
  public:
   void post(work_item& item) noexcept override;
   [[nodiscard]] timer_service* timers() noexcept override { return this; }
-  void start_timer(timer_item& item, steady_time deadline) override { timers_.start(item, deadline); }
+  void start_timer(timer_item& item, steady_time deadline) override {
+    timers_.start(item, deadline);
+  }
   void cancel_timer(timer_item& item) noexcept override { timers_.cancel(item); }
   [[nodiscard]] steady_time now() const noexcept override { return real_clock().now(); }
 
-  /// Runs items until `finished` is set by one of them. Called by the thread that made the executor.
+  /// Runs items until `finished` is set by one of them. Called by the thread that made the
+  /// executor.
   void run_until(const bool& finished);
 
   /// Whether this is the blocked caller's thread.
@@ -70,16 +73,19 @@ sync_root sync_run(task<T> work, sync_outcome<T>* outcome, blocking_executor* ca
   } catch (...) {
     outcome->failure = std::current_exception();
   }
-  // An awaitable of somebody else's may have resumed us elsewhere; the end belongs to the caller's thread.
+  // An awaitable of somebody else's may have resumed us elsewhere; the end belongs to the caller's
+  // thread.
   co_await move_to_executor{caller->here() ? nullptr : caller};
   outcome->finished = true;
 }
 
 }  // namespace detail
 
-/// Runs `work` to its end and blocks the caller, and the caller alone, until then. Gives its value or throws its error.
+/// Runs `work` to its end and blocks the caller, and the caller alone, until then. Gives its value
+/// or throws its error.
 ///
-/// `work` runs on the calling thread; what it awaits elsewhere (a model's stream, say) runs there. Not to be called on a loop of the runtime.
+/// `work` runs on the calling thread; what it awaits elsewhere (a model's stream, say) runs there.
+/// Not to be called on a loop of the runtime.
 ///
 ///     headrace::model model = headrace::sync_wait(headrace::open(runtime, "s3://bucket/prefix"));
 template <class T>

@@ -80,9 +80,10 @@ class task_promise<void> final : public task_promise_base {
 
 /// A lazy coroutine that gives one value or throws.
 ///
-/// Starts when it is awaited, once, on the thread that awaits it, and inherits the awaiter's environment. Resumes the awaiter by
-/// symmetric transfer, so that a chain of tasks needs no stack. Move-only; a started task must finish before it is destroyed
-/// (stop it through the environment and await it), one that was never started may be dropped.
+/// Starts when it is awaited, once, on the thread that awaits it, and inherits the awaiter's
+/// environment. Resumes the awaiter by symmetric transfer, so that a chain of tasks needs no stack.
+/// Move-only; a started task must finish before it is destroyed (stop it through the environment
+/// and await it), one that was never started may be dropped.
 ///
 ///     task<std::size_t> size(range_source& source) { co_return co_await source.stat(); }
 template <class T>
@@ -106,7 +107,8 @@ class [[nodiscard]] task {
 
   class awaiter {
    public:
-    explicit awaiter(std::coroutine_handle<promise_type> coroutine) noexcept : coroutine_(coroutine) {}
+    explicit awaiter(std::coroutine_handle<promise_type> coroutine) noexcept
+        : coroutine_(coroutine) {}
     awaiter(std::coroutine_handle<promise_type> coroutine, environment given) noexcept
         : coroutine_(coroutine), given_(std::move(given)) {}
 
@@ -132,8 +134,9 @@ class [[nodiscard]] task {
     return awaiter(coroutine_);
   }
 
-  /// Awaits with this environment instead of the awaiter's. The task must not move to another executor than the awaiter's
-  /// unless it comes back before it finishes: prefer `on` and `with_stop`.
+  /// Awaits with this environment instead of the awaiter's. The task must not move to another
+  /// executor than the awaiter's unless it comes back before it finishes: prefer `on` and
+  /// `with_stop`.
   [[nodiscard]] awaiter under(environment given) && noexcept {
     HEADRACE_ASSERT(coroutine_);
     return awaiter(coroutine_, std::move(given));

@@ -9,7 +9,8 @@
 
 namespace headrace {
 
-/// Something to run at a time. The owner embeds it and keeps it alive until it has run or was cancelled.
+/// Something to run at a time. The owner embeds it and keeps it alive until it has run or was
+/// cancelled.
 struct timer_item {
   using function = void(timer_item&) noexcept;
 
@@ -41,8 +42,9 @@ class timer_service {
   ~timer_service() = default;
 };
 
-/// The pending timers of one thread: a binary heap, so that starting and cancelling cost O(log n) and the next deadline is
-/// exact. A loop has a few timers a connection, started a few times a second: a wheel would save nothing here.
+/// The pending timers of one thread: a binary heap, so that starting and cancelling cost O(log n)
+/// and the next deadline is exact. A loop has a few timers a connection, started a few times a
+/// second: a wheel would save nothing here.
 class timer_queue {
  public:
   void start(timer_item& item, steady_time deadline);

@@ -53,15 +53,16 @@ inline executor& executor_for_children(const environment& given) noexcept {
 
 }  // namespace detail
 
-/// Runs all of `works` at once on the awaiter's executor and gives their values in order. The first error stops the others; all have
-/// finished before it is thrown.
+/// Runs all of `works` at once on the awaiter's executor and gives their values in order. The first
+/// error stops the others; all have finished before it is thrown.
 template <class T>
 [[nodiscard]] task<std::vector<T>> when_all(std::vector<task<T>> works) {
   const environment given = co_await current_environment();
   std::vector<std::optional<T>> stored(works.size());
   async_scope scope(given.stop);
   for (std::size_t at = 0; at < works.size(); ++at) {
-    scope.spawn(detail::executor_for_children(given), detail::store(std::move(works[at]), &stored[at]));
+    scope.spawn(detail::executor_for_children(given),
+                detail::store(std::move(works[at]), &stored[at]));
   }
   co_await scope.join();
   std::vector<T> values;
@@ -77,8 +78,9 @@ template <class T>
   co_await scope.join();
 }
 
-/// Runs all of `works` at once and gives the index and the value of the first that finishes; the others are stopped, and all have
-/// finished before it returns. Throws where one fails before any has finished. `works` must not be empty.
+/// Runs all of `works` at once and gives the index and the value of the first that finishes; the
+/// others are stopped, and all have finished before it returns. Throws where one fails before any
+/// has finished. `works` must not be empty.
 template <class T>
 [[nodiscard]] task<std::pair<std::size_t, T>> when_any(std::vector<task<T>> works) {
   HEADRACE_ASSERT(!works.empty());

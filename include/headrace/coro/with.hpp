@@ -12,8 +12,8 @@ namespace headrace {
 
 namespace detail {
 
-/// Requests a stop by way of a copy: a callback may resume, on this thread, the coroutine that holds `source`, and the state
-/// must outlive the call that walks its callbacks.
+/// Requests a stop by way of a copy: a callback may resume, on this thread, the coroutine that
+/// holds `source`, and the state must outlive the call that walks its callbacks.
 inline void request_stop_of(const std::stop_source& source) noexcept {
   std::stop_source kept = source;
   kept.request_stop();
@@ -25,7 +25,8 @@ struct request_stop {
 };
 
 /// `now + duration` where a duration of "for ever" does not overflow, and a negative one is none.
-[[nodiscard]] inline steady_time deadline_after(steady_time now, std::chrono::nanoseconds duration) noexcept {
+[[nodiscard]] inline steady_time deadline_after(steady_time now,
+                                                std::chrono::nanoseconds duration) noexcept {
   if (duration <= std::chrono::nanoseconds::zero()) return now;
   return duration < steady_time::max() - now ? now + duration : steady_time::max();
 }
@@ -103,7 +104,8 @@ class deadline_timer final : public timer_item {
 /// Resumes a coroutine at a time, or at a stop.
 class [[nodiscard]] sleep_operation final : timer_item {
  public:
-  explicit sleep_operation(std::chrono::nanoseconds duration) noexcept : timer_item(&fire), duration_(duration) {}
+  explicit sleep_operation(std::chrono::nanoseconds duration) noexcept
+      : timer_item(&fire), duration_(duration) {}
 
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   template <class Promise>
@@ -158,12 +160,14 @@ template <class T>
 
 /// Runs `work`, requests its stop after `duration` and throws `errc::timeout` where that ended it.
 ///
-/// Waits for `work` to finish in any case: nothing is left running. Demands an executor with timers (a loop, `sync_wait`).
+/// Waits for `work` to finish in any case: nothing is left running. Demands an executor with timers
+/// (a loop, `sync_wait`).
 template <class T>
 [[nodiscard]] task<T> with_timeout(std::chrono::nanoseconds duration, task<T> work) {
   environment given = co_await current_environment();
   timer_service* const timers = given.executor != nullptr ? given.executor->timers() : nullptr;
-  if (timers == nullptr) throw error(errc::unsupported, "with_timeout needs an executor with timers");
+  if (timers == nullptr)
+    throw error(errc::unsupported, "with_timeout needs an executor with timers");
   const std::stop_token outer = given.stop;
   std::stop_source either;
   const std::stop_callback inherited(outer, detail::request_stop{&either});
@@ -182,7 +186,9 @@ template <class T>
     HEADRACE_ASSERT(cancelled);
     throw error(errc::timeout,
                 "not finished within " +
-                    std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) + " ms");
+                    std::to_string(
+                        std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) +
+                    " ms");
   }
   co_return settled.take();
 }
@@ -201,8 +207,8 @@ template <class T>
   co_return settled.take();
 }
 
-/// Runs `work` where it would run and resumes its awaiter by way of `target`: for coroutines of other libraries, which have no environment and
-/// would be resumed on the loop.
+/// Runs `work` where it would run and resumes its awaiter by way of `target`: for coroutines of
+/// other libraries, which have no environment and would be resumed on the loop.
 template <class T>
 [[nodiscard]] task<T> via(executor& target, task<T> work) {
   environment given = co_await current_environment();
@@ -211,7 +217,8 @@ template <class T>
   co_return settled.take();
 }
 
-/// Pauses. Throws `errc::cancelled` when the environment's stop token is triggered first. Demands an executor with timers.
+/// Pauses. Throws `errc::cancelled` when the environment's stop token is triggered first. Demands
+/// an executor with timers.
 [[nodiscard]] inline detail::sleep_operation sleep_for(std::chrono::nanoseconds duration) noexcept {
   return detail::sleep_operation(duration);
 }

@@ -22,7 +22,9 @@ struct device {
 };
 
 [[nodiscard]] constexpr device cpu() noexcept { return {}; }
-[[nodiscard]] constexpr device cuda(std::uint32_t index = 0) noexcept { return {device::type::cuda, index}; }
+[[nodiscard]] constexpr device cuda(std::uint32_t index = 0) noexcept {
+  return {device::type::cuda, index};
+}
 
 /// Reads `cpu`, `cuda` (the first one) or `cuda:1`. Anything else is `invalid_request`.
 [[nodiscard]] result<device> parse_device(std::string_view text);

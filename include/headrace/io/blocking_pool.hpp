@@ -12,9 +12,11 @@
 
 namespace headrace {
 
-/// A few helper threads for what can only block: opening files, reading them under epoll, driver initialisation.
+/// A few helper threads for what can only block: opening files, reading them under epoll, driver
+/// initialisation.
 ///
-/// Threads start at the first use, block all signals, and end with the pool, which first runs what was submitted.
+/// Threads start at the first use, block all signals, and end with the pool, which first runs what
+/// was submitted.
 class blocking_pool {
  public:
   explicit blocking_pool(unsigned threads);
@@ -25,7 +27,8 @@ class blocking_pool {
   /// Runs `item` on a helper thread. Threads: any.
   void submit(work_item& item);
 
-  /// Calls `function` on a helper thread and resumes on the awaiter's executor with what it gives or throws. Cannot be cut short by a stop.
+  /// Calls `function` on a helper thread and resumes on the awaiter's executor with what it gives
+  /// or throws. Cannot be cut short by a stop.
   ///
   ///     int opened = co_await helpers.run([path] { return ::open(path.c_str(), O_RDONLY); });
   template <class Function>

@@ -12,8 +12,8 @@ namespace headrace {
 
 /// A connection's bytes: plain TCP now, TLS behind the same three functions.
 ///
-/// Threads: the loop's own. One receive and one send at a time. Cancellation: the environment's stop token, with `errc::cancelled`; a stream is not
-/// usable after that.
+/// Threads: the loop's own. One receive and one send at a time. Cancellation: the environment's
+/// stop token, with `errc::cancelled`; a stream is not usable after that.
 class byte_stream {
  public:
   virtual ~byte_stream() = default;
@@ -27,16 +27,17 @@ class byte_stream {
   /// The address of the peer, for messages.
   [[nodiscard]] virtual const std::string& peer() const noexcept = 0;
 
-  /// Whether the peer has sent something, or has gone, while nothing was asked of it: then an idle connection is of no more use.
+  /// Whether the peer has sent something, or has gone, while nothing was asked of it: then an idle
+  /// connection is of no more use.
   [[nodiscard]] virtual bool stale() const noexcept = 0;
 };
 
 /// The stream of a connected socket.
 [[nodiscard]] std::unique_ptr<byte_stream> make_tcp_stream(socket connected);
 
-/// Connects to the first of `addresses` that answers, one after the other, each within `limit`. The error is the last one's.
-[[nodiscard]] task<io_result<std::unique_ptr<byte_stream>>> connect_tcp(io_context& context,
-                                                                       std::vector<endpoint> addresses,
-                                                                       std::chrono::nanoseconds limit);
+/// Connects to the first of `addresses` that answers, one after the other, each within `limit`. The
+/// error is the last one's.
+[[nodiscard]] task<io_result<std::unique_ptr<byte_stream>>> connect_tcp(
+    io_context& context, std::vector<endpoint> addresses, std::chrono::nanoseconds limit);
 
 }  // namespace headrace

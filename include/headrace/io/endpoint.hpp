@@ -15,12 +15,16 @@ class endpoint {
   endpoint() = default;
   endpoint(const sockaddr* address, socklen_t size) noexcept;
 
-  /// From a literal address (`127.0.0.1`, `::1`, `fe80::1%eth0` without the zone is not one); empty where `host` is a name.
-  [[nodiscard]] static std::optional<endpoint> from_literal(std::string_view host, std::uint16_t port);
+  /// From a literal address (`127.0.0.1`, `::1`, `fe80::1%eth0` without the zone is not one); empty
+  /// where `host` is a name.
+  [[nodiscard]] static std::optional<endpoint> from_literal(std::string_view host,
+                                                            std::uint16_t port);
 
   [[nodiscard]] int family() const noexcept { return storage_.ss_family; }
   [[nodiscard]] std::uint16_t port() const noexcept;
-  [[nodiscard]] const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&storage_); }
+  [[nodiscard]] const sockaddr* data() const noexcept {
+    return reinterpret_cast<const sockaddr*>(&storage_);
+  }
   [[nodiscard]] socklen_t size() const noexcept { return size_; }
 
   /// `127.0.0.1:80`, `[::1]:443`.

@@ -12,8 +12,8 @@
 
 namespace headrace {
 
-/// A local file opened for reading. Threads: any; each read runs on the loop that it is given. No read may be under way when it is
-/// destroyed.
+/// A local file opened for reading. Threads: any; each read runs on the loop that it is given. No
+/// read may be under way when it is destroyed.
 class file {
  public:
   file() noexcept;
@@ -21,12 +21,15 @@ class file {
   file& operator=(file&& other) noexcept;
   ~file();
 
-  /// Opens `path`, a regular file, for reading, on a helper thread of the loop. Errors name the path.
+  /// Opens `path`, a regular file, for reading, on a helper thread of the loop. Errors name the
+  /// path.
   [[nodiscard]] static task<result<file>> open(io_context& context, std::string path);
 
-  /// Reads up to the size of `destination` from `offset` on. Completes with the count, 0 at the end of the file. A stop completes it with
-  /// `errc::cancelled` where the kernel can still take it back.
-  [[nodiscard]] io_operation<std::size_t> read(io_context& context, std::uint64_t offset, buffer_sequence destination) const;
+  /// Reads up to the size of `destination` from `offset` on. Completes with the count, 0 at the end
+  /// of the file. A stop completes it with `errc::cancelled` where the kernel can still take it
+  /// back.
+  [[nodiscard]] io_operation<std::size_t> read(io_context& context, std::uint64_t offset,
+                                               buffer_sequence destination) const;
 
   /// Device, inode, size and times, as they are now.
   [[nodiscard]] io_result<struct stat> status() const;

@@ -2,10 +2,12 @@
 
 namespace headrace::detail {
 
-/// The descriptors of every loop of the process, so that a forked child can close what it inherited: sockets that it shared with its parent would
-/// mix two conversations, and a ring is its maker's alone. Regular files are not among them: reading at an offset shares nothing.
+/// The descriptors of every loop of the process, so that a forked child can close what it
+/// inherited: sockets that it shared with its parent would mix two conversations, and a ring is its
+/// maker's alone. Regular files are not among them: reading at an offset shares nothing.
 ///
-/// Threads: any. Between `lock` and `unlock` or `close_in_child`, around a fork, nobody else gets in.
+/// Threads: any. Between `lock` and `unlock` or `close_in_child`, around a fork, nobody else gets
+/// in.
 class inherited_descriptors {
  public:
   static void add(int number);

@@ -23,12 +23,13 @@ enum class io_backend : std::uint8_t { automatic, uring, epoll };
 /// `uring`, `epoll`, `auto`.
 [[nodiscard]] std::string_view to_string(io_backend backend) noexcept;
 
-/// What the environment variable `HEADRACE_IO` says: `uring`, `epoll`, `auto`; automatic where it is not set. Anything else is
-/// `invalid_request`.
+/// What the environment variable `HEADRACE_IO` says: `uring`, `epoll`, `auto`; automatic where it
+/// is not set. Anything else is `invalid_request`.
 [[nodiscard]] result<io_backend> io_backend_from_environment();
 
-/// The backend that `automatic` means on this machine: io_uring where the kernel gives a ring, epoll where it is refused (the default seccomp
-/// profiles of container runtimes, gVisor, `kernel.io_uring_disabled`). Logged once a process.
+/// The backend that `automatic` means on this machine: io_uring where the kernel gives a ring,
+/// epoll where it is refused (the default seccomp profiles of container runtimes, gVisor,
+/// `kernel.io_uring_disabled`). Logged once a process.
 [[nodiscard]] io_backend resolve_backend(io_backend wanted);
 
 namespace detail {
@@ -37,8 +38,8 @@ class io_engine;
 
 /// A loop: sockets, files, timers and posted work of one thread, over io_uring or epoll.
 ///
-/// Created, run and destroyed on its own thread; `post` and `stop` alone are safe from any thread. Everything that was started on it must be
-/// finished before it is destroyed.
+/// Created, run and destroyed on its own thread; `post` and `stop` alone are safe from any thread.
+/// Everything that was started on it must be finished before it is destroyed.
 ///
 ///     io_context loop;
 ///     async_scope scope;
@@ -48,7 +49,8 @@ class io_context final : public executor, public timer_service {
  public:
   struct options {
     io_backend backend = io_backend::automatic;
-    blocking_pool* helpers = nullptr;  ///< Reads files under epoll, which has no asynchronous ones; must outlive the loop.
+    blocking_pool* helpers = nullptr;  ///< Reads files under epoll, which has no asynchronous ones;
+                                       ///< must outlive the loop.
   };
 
   explicit io_context(options given);
@@ -65,8 +67,8 @@ class io_context final : public executor, public timer_service {
   /// Threads: any.
   void post(work_item& item) noexcept override;
 
-  /// Runs `item` when the loop has nothing else to do, and after `idle_patience` at the latest: for work that only pays where time is left over.
-  /// Threads: the loop's own.
+  /// Runs `item` when the loop has nothing else to do, and after `idle_patience` at the latest: for
+  /// work that only pays where time is left over. Threads: the loop's own.
   void post_when_idle(work_item& item);
 
   [[nodiscard]] timer_service* timers() noexcept override { return this; }
@@ -84,7 +86,9 @@ class io_context final : public executor, public timer_service {
   [[nodiscard]] blocking_pool* helpers() const noexcept { return helpers_; }
 
   /// Whether the caller is on the loop's thread.
-  [[nodiscard]] bool on_this_thread() const noexcept { return std::this_thread::get_id() == thread_; }
+  [[nodiscard]] bool on_this_thread() const noexcept {
+    return std::this_thread::get_id() == thread_;
+  }
 
   /// Flags for `socket(2)` and `accept4(2)` that the backend needs.
   [[nodiscard]] int socket_flags() const noexcept;
@@ -103,11 +107,11 @@ class io_context final : public executor, public timer_service {
   blocking_pool* helpers_;
   std::unique_ptr<detail::io_engine> engine_;
   timer_queue timers_;
-  work_queue local_;                          ///< posted by the loop's own thread
-  std::atomic<work_item*> remote_{nullptr};   ///< posted by others: a stack, newest first
-  std::atomic<unsigned> posting_{0};          ///< other threads inside `post`
-  work_queue idle_;                           ///< for when there is nothing else to do
-  steady_time idle_since_{};                  ///< when the first of them came, or the last one ran
+  work_queue local_;                         ///< posted by the loop's own thread
+  std::atomic<work_item*> remote_{nullptr};  ///< posted by others: a stack, newest first
+  std::atomic<unsigned> posting_{0};         ///< other threads inside `post`
+  work_queue idle_;                          ///< for when there is nothing else to do
+  steady_time idle_since_{};                 ///< when the first of them came, or the last one ran
   bool stopping_ = false;
   struct stop_item;
   std::unique_ptr<stop_item> stop_;
@@ -134,7 +138,10 @@ class [[nodiscard]] idle_operation final {
 
 }  // namespace detail
 
-/// Suspends until `context`, on whose thread this is awaited, has nothing else to do; see `io_context::post_when_idle`.
-[[nodiscard]] inline detail::idle_operation idle(io_context& context) noexcept { return detail::idle_operation(context); }
+/// Suspends until `context`, on whose thread this is awaited, has nothing else to do; see
+/// `io_context::post_when_idle`.
+[[nodiscard]] inline detail::idle_operation idle(io_context& context) noexcept {
+  return detail::idle_operation(context);
+}
 
 }  // namespace headrace

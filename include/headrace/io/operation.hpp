@@ -20,23 +20,26 @@ struct descriptor;
 
 enum class operation_kind : std::uint8_t { receive, send, connect, accept, poll, read_file };
 
-/// The one envelope of everything that the kernel is asked to do: what, on which descriptor, with which memory, and whom to resume. Lives in the
-/// frame of the awaiting coroutine, from suspension to completion; both backends speak it.
+/// The one envelope of everything that the kernel is asked to do: what, on which descriptor, with
+/// which memory, and whom to resume. Lives in the frame of the awaiting coroutine, from suspension
+/// to completion; both backends speak it.
 ///
-/// Cancellation: a stop request, from any thread, posts to the loop, which asks the kernel to cancel; the completion alone ends the operation,
-/// with whatever the kernel says (it may have succeeded).
+/// Cancellation: a stop request, from any thread, posts to the loop, which asks the kernel to
+/// cancel; the completion alone ends the operation, with whatever the kernel says (it may have
+/// succeeded).
 class operation {
  public:
-  /// What is asked, as far as the kind needs it. What it points to stays valid until the completion.
+  /// What is asked, as far as the kind needs it. What it points to stays valid until the
+  /// completion.
   struct arguments {
-    std::span<const iovec> buffers;       ///< receive, send, read_file
-    std::uint64_t offset = 0;             ///< read_file
-    const endpoint* address = nullptr;    ///< connect
-    unsigned events = 0;                  ///< poll: POLLIN, POLLOUT
+    std::span<const iovec> buffers;     ///< receive, send, read_file
+    std::uint64_t offset = 0;           ///< read_file
+    const endpoint* address = nullptr;  ///< connect
+    unsigned events = 0;                ///< poll: POLLIN, POLLOUT
   };
 
-  operation(io_context& context, descriptor* target, operation_kind kind, arguments asked) noexcept
-      : asked(asked), context_(context), target_(target), kind_(kind) {}
+  operation(io_context& context, descriptor* target, operation_kind kind, arguments wanted) noexcept
+      : asked(wanted), context_(context), target_(target), kind_(kind) {}
   operation(const operation&) = delete;
   operation& operator=(const operation&) = delete;
 
@@ -91,7 +94,8 @@ class operation {
 
 }  // namespace detail
 
-/// Awaitable of one kernel operation; gives `io_result<T>`. A stop completes it with `errc::cancelled`.
+/// Awaitable of one kernel operation; gives `io_result<T>`. A stop completes it with
+/// `errc::cancelled`.
 ///
 /// Awaiting it on another thread than its loop's is a broken invariant.
 template <class T>

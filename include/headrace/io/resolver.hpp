@@ -22,8 +22,8 @@ class resolver {
   resolver(const resolver&) = delete;
   resolver& operator=(const resolver&) = delete;
 
-  /// All addresses of `host`, in the order of preference, at least one. A literal address, with or without brackets, costs no look-up. Errors:
-  /// `connect_error` that names the host, `cancelled`.
+  /// All addresses of `host`, in the order of preference, at least one. A literal address, with or
+  /// without brackets, costs no look-up. Errors: `connect_error` that names the host, `cancelled`.
   [[nodiscard]] task<result<std::vector<endpoint>>> resolve(std::string host, std::uint16_t port);
 
  private:

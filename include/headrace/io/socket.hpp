@@ -13,7 +13,8 @@ namespace headrace {
 
 /// A TCP socket on a loop.
 ///
-/// Threads: the loop's own. One receive and one send may be under way at a time; none may be when the socket is destroyed.
+/// Threads: the loop's own. One receive and one send may be under way at a time; none may be when
+/// the socket is destroyed.
 class socket {
  public:
   socket() noexcept;
@@ -32,8 +33,9 @@ class socket {
 
   /// Receives up to the size of `destination` into it.
   ///
-  /// Completes with the number of bytes, 0 at the end of the stream. Buffers and vectors must stay valid until then, also after a
-  /// stop request: cancelling asks the kernel, and only the completion gives the memory back.
+  /// Completes with the number of bytes, 0 at the end of the stream. Buffers and vectors must stay
+  /// valid until then, also after a stop request: cancelling asks the kernel, and only the
+  /// completion gives the memory back.
   ///
   ///     auto received = co_await peer.receive(buffers);
   [[nodiscard]] io_operation<std::size_t> receive(buffer_sequence destination);

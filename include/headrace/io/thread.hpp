@@ -9,13 +9,15 @@
 
 namespace headrace::detail {
 
-/// Starts a thread of headrace's: named, and with every signal blocked, so that the host's handlers run on its own threads.
+/// Starts a thread of headrace's: named, and with every signal blocked, so that the host's handlers
+/// run on its own threads.
 template <class Function>
 [[nodiscard]] std::thread start_thread(const char* name, Function function) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
-  // Inherited by the new thread; blocked before it exists, so that there is no moment in which it takes a signal.
+  // Inherited by the new thread; blocked before it exists, so that there is no moment in which it
+  // takes a signal.
   pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread started;
   try {

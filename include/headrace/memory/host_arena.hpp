@@ -92,9 +92,11 @@ class host_arena {
   /// where the arena was closed.
   [[nodiscard]] result<host_block> allocate(std::size_t size);
 
-  /// Touches cold memory ahead of need, so that a coming block of `size` bytes finds warm memory: at most `step` bytes, where such a block would be
-  /// placed. Counted as idle, so within the limit (or the largest block). Gives how many bytes were touched: 0 where there is nothing to do, or no room.
-  /// Blocks for as long as clearing the pages takes, with no lock held: to be called where time is left over.
+  /// Touches cold memory ahead of need, so that a coming block of `size` bytes finds warm memory:
+  /// at most `step` bytes, where such a block would be placed. Counted as idle, so within the limit
+  /// (or the largest block). Gives how many bytes were touched: 0 where there is nothing to do, or
+  /// no room. Blocks for as long as clearing the pages takes, with no lock held: to be called where
+  /// time is left over.
   [[nodiscard]] std::size_t warm_ahead(std::size_t size, std::size_t step) noexcept;
 
   /// Counts `size` bytes held outside the arena against the limit; idle bytes make room for them.
@@ -123,7 +125,8 @@ class host_arena {
   friend class host_pool;
 
   host_arena(std::shared_ptr<detail::arena_state> state, std::weak_ptr<detail::pool_state> pool,
-             std::size_t limit, std::size_t largest_block, std::weak_ptr<release_listener> listener);
+             std::size_t limit, std::size_t largest_block,
+             std::weak_ptr<release_listener> listener);
 
   const std::shared_ptr<detail::arena_state> state_;
   const std::weak_ptr<detail::pool_state> pool_;

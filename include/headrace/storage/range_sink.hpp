@@ -7,18 +7,20 @@
 
 namespace headrace {
 
-/// Where the bytes of one range go, in order: the final memory of tensors, a staging slot, a buffer.
+/// Where the bytes of one range go, in order: the final memory of tensors, a staging slot, a
+/// buffer.
 ///
-/// A source asks where the next bytes belong, has them received there, and says how many came. After a broken connection it goes on
-/// from the first byte that is missing: what was committed is never asked for again.
-/// Threads: one source at a time, on one loop.
+/// A source asks where the next bytes belong, has them received there, and says how many came.
+/// After a broken connection it goes on from the first byte that is missing: what was committed is
+/// never asked for again. Threads: one source at a time, on one loop.
 class range_sink {
  public:
-  /// Where the next bytes go: at least one byte and at most `most`. The vectors and their memory stay valid until the next
-  /// call of this or until the source is done.
+  /// Where the next bytes go: at least one byte and at most `most`. The vectors and their memory
+  /// stay valid until the next call of this or until the source is done.
   [[nodiscard]] virtual buffer_sequence prepare(std::uint64_t most) = 0;
 
-  /// `size` bytes have arrived in what `prepare` gave. They are of the pinned version and from the right place.
+  /// `size` bytes have arrived in what `prepare` gave. They are of the pinned version and from the
+  /// right place.
   virtual void commit(std::size_t size) = 0;
 
  protected:
@@ -32,7 +34,8 @@ class buffer_sink final : public range_sink {
 
   [[nodiscard]] buffer_sequence prepare(std::uint64_t most) override {
     const auto rest = into_.subspan(filled_);
-    next_ = as_buffer(rest.first(static_cast<std::size_t>(most < rest.size() ? most : rest.size())));
+    next_ =
+        as_buffer(rest.first(static_cast<std::size_t>(most < rest.size() ? most : rest.size())));
     return {&next_, 1};
   }
   void commit(std::size_t size) override { filled_ += size; }

@@ -75,8 +75,8 @@ struct retry_decision {
 /// Threads: one at a time.
 class retry_state {
  public:
-  /// `random` outlives the state. `bucket` is the host's, null as long as no host has been asked; a state that moves to another host (a
-  /// redirect) says so with `use`.
+  /// `random` outlives the state. `bucket` is the host's, null as long as no host has been asked; a
+  /// state that moves to another host (a redirect) says so with `use`.
   retry_state(retry_policy policy, random_source& random, std::shared_ptr<token_bucket> bucket,
               std::optional<steady_time> deadline = std::nullopt);
 

@@ -13,16 +13,16 @@ class runtime_state;
 }
 
 struct runtime_options {
-  unsigned threads = 0;                                ///< Loops, one thread each; 0: half the cores, at least 1, at most 8.
-  io_backend backend = io_backend::automatic;          ///< `HEADRACE_IO` decides where this does not.
-  std::size_t idle_memory = 512_MiB;                   ///< Warm memory kept from one stream to the next.
+  unsigned threads = 0;  ///< Loops, one thread each; 0: half the cores, at least 1, at most 8.
+  io_backend backend = io_backend::automatic;  ///< `HEADRACE_IO` decides where this does not.
+  std::size_t idle_memory = 512_MiB;           ///< Warm memory kept from one stream to the next.
 };
 
 /// The engine: loops, connections, memory. Make one for a process, or use `shared()`.
 ///
-/// Starts its threads at the first use, none before. Its threads block all signals. The destructor stops what still runs, waits for it and
-/// joins: the one destructor that waits. Streams that are open then end with `cancelled`; tensors live on.
-/// Threads: any.
+/// Starts its threads at the first use, none before. Its threads block all signals. The destructor
+/// stops what still runs, waits for it and joins: the one destructor that waits. Streams that are
+/// open then end with `cancelled`; tensors live on. Threads: any.
 ///
 ///     headrace::runtime runtime;
 ///     headrace::model model = headrace::sync_wait(headrace::open(runtime, "s3://bucket/prefix"));
@@ -42,7 +42,9 @@ class runtime {
   /// How many loops there are.
   [[nodiscard]] unsigned threads() const noexcept;
 
-  [[nodiscard]] const std::shared_ptr<detail::runtime_state>& state() const noexcept { return state_; }
+  [[nodiscard]] const std::shared_ptr<detail::runtime_state>& state() const noexcept {
+    return state_;
+  }
 
  private:
   std::shared_ptr<detail::runtime_state> state_;

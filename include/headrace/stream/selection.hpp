@@ -16,8 +16,9 @@ struct slice_extent {
 
 /// Which tensors, and which part of each.
 ///
-/// `name` is the name of a tensor or, where no tensor has it, a glob as `fnmatch(3)` reads it: `*`, `?`, `[a-z]`, and `*` also matches a
-/// dot. `slice` takes a part of the first dimensions, one extent a dimension; dimensions that it does not mention are whole.
+/// `name` is the name of a tensor or, where no tensor has it, a glob as `fnmatch(3)` reads it: `*`,
+/// `?`, `[a-z]`, and `*` also matches a dot. `slice` takes a part of the first dimensions, one
+/// extent a dimension; dimensions that it does not mention are whole.
 ///
 ///     selection{"model.layers.0.*"}
 ///     selection{"lm_head.weight", {{0, 4096}}}          // the first 4096 rows
