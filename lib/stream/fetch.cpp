@@ -22,6 +22,7 @@ constexpr std::size_t warming_step = 2_MiB;
 /// Local reads under way: enough for the kernel's workers to copy on several cores, few enough to
 /// stay in warm memory.
 constexpr unsigned local_concurrency = 4;
+constexpr std::uint64_t local_range = 4_MiB;
 
 constexpr std::chrono::milliseconds report_interval{100};
 
@@ -115,11 +116,11 @@ fetch::fetch(std::shared_ptr<const detail::model_state> model, detail::stream_pl
       runtime_(model_->runtime),
       plan_(std::move(plan)),
       options_(std::move(options)),
+      local_(!model_->sources.empty() && model_->sources.front()->local()),
       pending_(plan_.tensors.size()),
-      concurrency_(
-          std::max(1u, model_->sources.empty() || !model_->sources[0]->local()
-                           ? model_->options.max_concurrency
-                           : std::min(model_->options.max_concurrency, local_concurrency))) {
+      concurrency_(std::max(1u, local_
+                                    ? std::min(model_->options.max_concurrency, local_concurrency)
+                                    : model_->options.max_concurrency)) {
   order_.reserve(plan_.tensors.size());
   for (std::uint32_t number = 0; number < plan_.tensors.size(); ++number) order_.push_back(number);
   left_to_admit_ = plan_.total_bytes;
@@ -289,7 +290,9 @@ task<void> fetch::run(std::shared_ptr<fetch> self) {
       self->admit(woken);
       self->spawn_workers(self->concurrency_.wanted());
       auto& loop = self->runtime_->loop(0);
-      self->workers_.spawn(loop.context(), self->keep_failures(self->warm_memory(loop)));
+      // Local files leave no time over: every core copies.
+      if (!self->local_)
+        self->workers_.spawn(loop.context(), self->keep_failures(self->warm_memory(loop)));
     } catch (...) {
       self->fail_with_exception();
     }
@@ -381,6 +384,7 @@ std::uint64_t fetch::longest_range() const noexcept {
   const std::uint64_t together =
       std::min<std::uint64_t>(in_flight_limit, options_.memory_limit / 2);
   const std::uint64_t chunk = model_->options.chunk_size;
+  if (local_) return std::min(chunk, local_range);
   return std::clamp(together / concurrency_.wanted(),
                     std::min<std::uint64_t>(shortest_range, chunk), chunk);
 }

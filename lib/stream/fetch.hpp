@@ -103,8 +103,9 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   const stream_options options_;
   transfer terms_;
   std::uint64_t generation_ = runtime_->generation();  ///< Of the runtime, when the stream began.
-  std::uint64_t large_bytes_ = 0;                      ///< Of the tensors that go last.
-  std::vector<std::uint32_t> order_;                   ///< Of admission: indices into the plan.
+  const bool local_;               ///< Read from this machine's files: no connection to keep busy.
+  std::uint64_t large_bytes_ = 0;  ///< Of the tensors that go last.
+  std::vector<std::uint32_t> order_;  ///< Of admission: indices into the plan.
   std::shared_ptr<host_arena> arena_;
   std::vector<pending_tensor> pending_;  ///< By place in the plan.
   async_scope workers_;

@@ -133,7 +133,7 @@ struct runtime_state::parking_place {
 };
 
 void runtime_state::park() {
-  mutex_.lock();  // until `unpark` or `become_child`: nobody starts or stops in between
+  mutex_.lock();
   if (!started_ || stopped_) return;
   parking_ = std::make_unique<parking_place>();
   for (const auto& loop : loops_) {
@@ -142,8 +142,14 @@ void runtime_state::park() {
     parking_->cars.push_back(std::make_unique<parking_place::car>(*parking_));
     loop->services->context().post(*parking_->cars.back());
   }
-  std::unique_lock lock(parking_->mutex);
-  while (parking_->parked < parking_->cars.size()) parking_->changed.wait(lock);
+  // Not held while the loops come to rest: a coroutine on one of them may be about to begin a
+  // stream.
+  mutex_.unlock();
+  {
+    std::unique_lock lock(parking_->mutex);
+    while (parking_->parked < parking_->cars.size()) parking_->changed.wait(lock);
+  }
+  mutex_.lock();  // until `unpark` or `become_child`: nobody starts or stops in between
 }
 
 void runtime_state::unpark() noexcept {

@@ -748,7 +748,8 @@ TEST_SUITE("fault") {
   TEST_CASE("read_object brings a whole object, small or large, up to its limit") {
     // The name says how large it is.
     scripted_server server([](const seen_request& request) -> steps {
-      return {action::send{answer_with(object.substr(0, std::stoul(request.path().substr(3))), request)}};
+      return {action::send{
+          answer_with(object.substr(0, std::stoul(request.path().substr(3))), request)}};
     });
     storage_client here;
     for (const std::size_t size : {0U, 1U, 65'535U, 65'536U, 65'537U, 300'000U}) {

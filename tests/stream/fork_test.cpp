@@ -1,3 +1,4 @@
+#include "stream/runtime_state.hpp"
 #include "streaming.hpp"
 
 #include <headrace/stream/model.hpp>
@@ -8,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -59,6 +61,17 @@ bool child_succeeds(const std::function<bool()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+task<void> stream_again_and_again(model from, std::atomic<bool>* enough,
+                                  std::atomic<int>* streamed) {
+  while (!enough->load()) {
+    auto tensors = from.stream();
+    while (co_await tensors.next() != nullptr) {
+    }
+    co_await tensors.close();
+    streamed->fetch_add(1);
+  }
+}
+
 TEST_SUITE("unit") {
   TEST_CASE("a child that is forked in the middle of a stream can stream, and so can its parent") {
     const temporary_directory place;
@@ -100,6 +113,26 @@ TEST_SUITE("unit") {
     std::size_t rest = 1;
     while (test::run(tensors.next()) != nullptr) ++rest;
     CHECK(rest == expected.tensors());
+  }
+
+  TEST_CASE("a fork does not wait for a loop that is about to begin a stream") {
+    const temporary_directory place;
+    place.write(small_model(1, 24, 1));
+    runtime engine({.threads = 2});
+    const model opened = test::run(open(engine, place.path()));
+    std::atomic<bool> enough{false};
+    std::atomic<int> streamed{0};
+    for (int number = 0; number < 4; ++number) {
+      engine.state()->spawn([&](detail::loop_services&) {
+        return stream_again_and_again(opened, &enough, &streamed);
+      });
+    }
+    for (int round = 0; round < 30; ++round) {
+      const int before = streamed.load();
+      while (streamed.load() == before) std::this_thread::yield();
+      CHECK(child_succeeds([] { return true; }));
+    }
+    enough = true;
   }
 
   TEST_CASE("connections of the parent are not used by the child") {

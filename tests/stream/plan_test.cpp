@@ -417,12 +417,24 @@ TEST_SUITE("unit") {
         std::vector<std::uint32_t> admitted;
         for (auto count = 1 + below(5); count > 0 && next < plan.tensors.size(); --count)
           admitted.push_back(next++);
-        for (const auto& range : cut_ranges(plan, admitted, longest, known)) {
-          REQUIRE(range.bytes.size > 0);
+        auto ranges = cut_ranges(plan, admitted, longest, known);
+        for (const auto& range : ranges) {
           REQUIRE(range.bytes.size <= longest);
-          REQUIRE(range.bytes.end() <= from.files[range.file].size());
           REQUIRE(range.segments.front().tensor != segment::gap);
           REQUIRE(range.segments.back().tensor != segment::gap);
+        }
+        // Shared out further, as towards the end of a stream.
+        for (std::size_t at = 0; at < ranges.size(); ++at) {
+          if (ranges[at].bytes.size < 2 || below(2) == 0) continue;
+          const auto kept = 1 + below(ranges[at].bytes.size - 1);
+          auto rest = split_range(ranges[at], kept);
+          REQUIRE(ranges[at].bytes.size == kept);
+          REQUIRE(rest.bytes.begin == ranges[at].bytes.end());
+          ranges.push_back(std::move(rest));
+        }
+        for (const auto& range : ranges) {
+          REQUIRE(range.bytes.size > 0);
+          REQUIRE(range.bytes.end() <= from.files[range.file].size());
           std::uint64_t at = range.bytes.begin;
           for (const auto& part : range.segments) {
             REQUIRE(part.size > 0);
