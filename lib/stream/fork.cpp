@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include <condition_variable>
 #include <mutex>
 #include <set>
 
@@ -14,6 +15,8 @@ namespace {
 
 struct fork_registry {
   std::mutex mutex;
+  std::condition_variable over;
+  bool forking = false;  ///< The runtimes below stay as they are until it is over.
   std::set<runtime_state*> runtimes;
 };
 
@@ -25,23 +28,38 @@ fork_registry& registry() {
 
 void before_fork() {
   auto& known = registry();
+  std::set<runtime_state*> resting;
+  {
+    std::unique_lock lock(known.mutex);
+    while (known.forking) known.over.wait(lock);
+    known.forking = true;
+    resting = known.runtimes;
+  }
+  // Without any mutex: a loop that is to come to rest may be about to begin a stream.
+  for (runtime_state* const state : resting) state->rest();
+  for (runtime_state* const state : resting) state->hold();
   known.mutex.lock();
-  for (runtime_state* const state : known.runtimes) state->park();
   inherited_descriptors::lock();
 }
 
-void after_fork_in_parent() {
+void after_fork(void (runtime_state::*resume)() noexcept) noexcept {
   auto& known = registry();
-  inherited_descriptors::unlock();
-  for (runtime_state* const state : known.runtimes) state->unpark();
+  for (runtime_state* const state : known.runtimes) {
+    if (state->held()) (state->*resume)();
+  }
+  known.forking = false;
+  known.over.notify_all();
   known.mutex.unlock();
 }
 
+void after_fork_in_parent() {
+  inherited_descriptors::unlock();
+  after_fork(&runtime_state::unpark);
+}
+
 void after_fork_in_child() {
-  auto& known = registry();
   inherited_descriptors::close_in_child();
-  for (runtime_state* const state : known.runtimes) state->become_child();
-  known.mutex.unlock();
+  after_fork(&runtime_state::become_child);
 }
 
 }  // namespace
@@ -59,7 +77,8 @@ void prepare_for_fork(runtime_state& state) {
 
 void forget_at_fork(runtime_state& state) noexcept {
   auto& known = registry();
-  const std::lock_guard lock(known.mutex);
+  std::unique_lock lock(known.mutex);
+  while (known.forking) known.over.wait(lock);
   known.runtimes.erase(&state);
 }
 

@@ -45,7 +45,12 @@ runtime_state::parts::parts(std::size_t idle_memory)
     : memory(idle_memory), helpers(choose_helpers()) {}
 
 void runtime_state::start() {
-  prepare_for_fork(*this);
+  // Once: whoever forks holds that registry while the loops come to rest, and this may be on one of
+  // them.
+  if (!prepared_.load(std::memory_order_acquire)) {
+    prepare_for_fork(*this);
+    prepared_.store(true, std::memory_order_release);
+  }
   const std::lock_guard lock(mutex_);
   if (stopped_) throw error(errc::cancelled, "the runtime has been destroyed");
   if (started_) return;
@@ -132,24 +137,25 @@ struct runtime_state::parking_place {
   std::vector<std::unique_ptr<car>> cars;
 };
 
-void runtime_state::park() {
-  mutex_.lock();
-  if (!started_ || stopped_) return;
-  parking_ = std::make_unique<parking_place>();
-  for (const auto& loop : loops_) {
-    // A loop that forks itself, from a callback, stands still anyway.
-    if (loop->services->context().on_this_thread()) continue;
-    parking_->cars.push_back(std::make_unique<parking_place::car>(*parking_));
-    loop->services->context().post(*parking_->cars.back());
-  }
-  // Not held while the loops come to rest: a coroutine on one of them may be about to begin a
-  // stream.
-  mutex_.unlock();
+void runtime_state::rest() {
   {
-    std::unique_lock lock(parking_->mutex);
-    while (parking_->parked < parking_->cars.size()) parking_->changed.wait(lock);
+    const std::lock_guard lock(mutex_);
+    if (!started_ || stopped_) return;
+    parking_ = std::make_unique<parking_place>();
+    for (const auto& loop : loops_) {
+      // A loop that forks itself, from a callback, stands still anyway.
+      if (loop->services->context().on_this_thread()) continue;
+      parking_->cars.push_back(std::make_unique<parking_place::car>(*parking_));
+      loop->services->context().post(*parking_->cars.back());
+    }
   }
-  mutex_.lock();  // until `unpark` or `become_child`: nobody starts or stops in between
+  std::unique_lock lock(parking_->mutex);
+  while (parking_->parked < parking_->cars.size()) parking_->changed.wait(lock);
+}
+
+void runtime_state::hold() {
+  mutex_.lock();
+  held_ = true;
 }
 
 void runtime_state::unpark() noexcept {
@@ -162,6 +168,7 @@ void runtime_state::unpark() noexcept {
     }
     parking_.reset();
   }
+  held_ = false;
   mutex_.unlock();
 }
 
@@ -176,6 +183,7 @@ void runtime_state::become_child() noexcept {
     parts_ = std::make_unique<parts>(idle_memory_);
     started_ = false;
   }
+  held_ = false;
   mutex_.unlock();
 }
 

@@ -83,10 +83,13 @@ class runtime_state {
     return generation_.load(std::memory_order_relaxed);
   }
 
-  /// Around a fork, in this order: every loop stands still between two items, inside no lock of
-  /// anybody's; then it goes on, or, in the child, where its thread does not exist, all that was
-  /// its own is left behind and the runtime is as new.
-  void park();
+  /// Around a fork, in this order. `rest`: every loop stands still between two items, inside no
+  /// lock of anybody's; until then loops may begin streams. `hold`: nobody starts or stops the
+  /// runtime. Then it goes on, or, in the child, where its threads do not exist, all that was their
+  /// own is left behind and the runtime is as new.
+  void rest();
+  void hold();
+  [[nodiscard]] bool held() const noexcept { return held_; }
   void unpark() noexcept;
   void become_child() noexcept;
 
@@ -122,9 +125,11 @@ class runtime_state {
   std::unique_ptr<parking_place> parking_;
   std::atomic<std::uint64_t> generation_{0};  // relaxed: changes where there is but one thread
 
+  std::atomic<bool> prepared_{false};  ///< For forks; never unset.
   std::mutex mutex_;
   bool started_ = false;
   bool stopped_ = false;
+  bool held_ = false;
   std::vector<std::unique_ptr<running_loop>> loops_;
   std::atomic<std::size_t> turn_{0};  // relaxed: any spread will do
 };
