@@ -118,10 +118,10 @@ TEST_SUITE("unit") {
   TEST_CASE("a fork does not wait for a loop that is about to begin a stream") {
     const temporary_directory place;
     place.write(small_model(1, 24, 1));
+    std::atomic<bool> enough{false};  // outlive the engine, which ends what counts on them
+    std::atomic<int> streamed{0};
     runtime engine({.threads = 2});
     const model opened = test::run(open(engine, place.path()));
-    std::atomic<bool> enough{false};
-    std::atomic<int> streamed{0};
     for (int number = 0; number < 4; ++number) {
       engine.state()->spawn([&](detail::loop_services&) {
         return stream_again_and_again(opened, &enough, &streamed);
