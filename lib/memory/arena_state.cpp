@@ -62,6 +62,23 @@ constexpr std::size_t extents_for_one_cut = 4;
   return failure{error(errc::cancelled, "memory was asked for a stream that has ended")};
 }
 
+/// Free neighbours of any temperature, as they lie next to each other.
+struct free_run {
+  extent* begin;
+  extent* last;
+  extent* last_cold;
+};
+
+[[nodiscard]] free_run free_run_around(extent& cold) noexcept {
+  free_run run{&cold, &cold, &cold};
+  while (is_free(run.begin->previous)) run.begin = run.begin->previous;
+  while (is_free(run.last->next)) {
+    run.last = run.last->next;
+    if (is_cold(run.last)) run.last_cold = run.last;
+  }
+  return run;
+}
+
 }  // namespace
 
 // Opening and closing
@@ -199,14 +216,7 @@ std::size_t arena_state::warm_ahead(std::uint64_t opening, std::size_t size,
 extent* arena_state::first_cold_for(std::size_t size) noexcept {
   auto* cold = cold_.first(1);
   for (int looked_at = 0; cold != nullptr && looked_at < runs_looked_at; ++looked_at) {
-    auto* begin = cold;
-    while (is_free(begin->previous)) begin = begin->previous;
-    auto* last = cold;
-    auto* last_cold = cold;
-    while (is_free(last->next)) {
-      last = last->next;
-      if (is_cold(last)) last_cold = last;
-    }
+    const auto [begin, last, last_cold] = free_run_around(*cold);
     if (last->end() - begin->begin >= size) return cold;
     cold = extent_tree::following(*last_cold, 1);
   }
@@ -445,14 +455,8 @@ arena_state::placement arena_state::place(std::size_t size) noexcept {
 arena_state::placement arena_state::place_cold(std::size_t size, std::size_t alignment) noexcept {
   auto* cold = cold_.first(1);
   for (int looked_at = 0; cold != nullptr && looked_at < runs_looked_at; ++looked_at) {
-    auto* begin = cold;
-    while (is_free(begin->previous)) begin = begin->previous;
-    auto* last = cold;
-    auto* last_cold = cold;
-    while (is_free(last->next)) {
-      last = last->next;
-      if (is_cold(last)) last_cold = last;
-    }
+    const auto [begin_of_run, last, last_cold] = free_run_around(*cold);
+    auto* begin = begin_of_run;
     const auto end = last->end();
     for (auto* node = begin;; node = node->next) {
       const auto from = align_up(node->begin, alignment);

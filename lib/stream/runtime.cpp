@@ -45,8 +45,7 @@ runtime_state::parts::parts(std::size_t idle_memory)
     : memory(idle_memory), helpers(choose_helpers()) {}
 
 void runtime_state::start() {
-  // Once: whoever forks holds that registry while the loops come to rest, and this may be on one of
-  // them.
+  // Once: every stream comes by here, and the registry is the whole process's.
   if (!prepared_.load(std::memory_order_acquire)) {
     prepare_for_fork(*this);
     prepared_.store(true, std::memory_order_release);
