@@ -11,12 +11,12 @@ http_pool::http_pool(timer_service& timers, http_connector& connector, options l
     : timers_(timers), connector_(connector), limits_(limits) {}
 
 http_pool::~http_pool() {
-  for (const auto& [origin, members] : groups_) HEADRACE_ASSERT(members.users == 0);
+  for (const auto& [route, members] : groups_) HEADRACE_ASSERT(members.users == 0);
   timers_.cancel_timer(timer_);
 }
 
-task<result<http_lease>> http_pool::acquire(http_origin origin) {
-  http_lease lease(*this, groups_.try_emplace(std::move(origin)).first);
+task<result<http_lease>> http_pool::acquire(http_route route) {
+  http_lease lease(*this, groups_.try_emplace(std::move(route)).first);
   if (auto connection = take_idle(lease.from_->second)) {
     ++statistics_.reused;
     lease.hold(std::move(connection));
@@ -26,8 +26,8 @@ task<result<http_lease>> http_pool::acquire(http_origin origin) {
   co_return std::move(opened);
 }
 
-task<result<http_lease>> http_pool::acquire_new(http_origin origin) {
-  http_lease lease(*this, groups_.try_emplace(std::move(origin)).first);
+task<result<http_lease>> http_pool::acquire_new(http_route route) {
+  http_lease lease(*this, groups_.try_emplace(std::move(route)).first);
   auto opened = co_await open(std::move(lease));
   co_return std::move(opened);
 }

@@ -2,6 +2,8 @@
 
 #include "http/connect_first.hpp"
 
+#include <headrace/io/tls_stream.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -18,10 +20,10 @@ constexpr std::chrono::milliseconds patience{250};
 tcp_connector::tcp_connector(io_context& context, resolver& names, options limits)
     : context_(context), names_(names), limits_(limits) {}
 
-task<result<std::unique_ptr<byte_stream>>> tcp_connector::connect(http_origin origin) {
-  if (origin.scheme != "http") {
-    co_return failure{
-        error(errc::unsupported, origin.scheme + " is not built yet: use an http:// endpoint")};
+task<result<std::unique_ptr<byte_stream>>> tcp_connector::connect(http_route route) {
+  const http_origin& origin = route.origin;
+  if (default_port(origin.scheme) == 0) {
+    co_return failure{error(errc::unsupported, "'" + origin.scheme + "' is not spoken here")};
   }
   auto resolved = co_await names_.resolve(origin.host, origin.port);
   if (!resolved) co_return failure{std::move(resolved).error()};
@@ -31,12 +33,29 @@ task<result<std::unique_ptr<byte_stream>>> tcp_connector::connect(http_origin or
   auto outcome = co_await detail::connect_first(context_, std::move(addresses),
                                                 limits_.connect_limit, patience);
   for (const endpoint& useless : outcome.useless) avoid(useless.to_string());
-  if (outcome.stream != nullptr) co_return std::move(outcome.stream);
+  if (outcome.stream != nullptr) {
+    if (!origin.is_secure()) co_return std::move(outcome.stream);
+    auto terms = tls_for(route.settings().tls);
+    if (!terms) co_return failure{terms.error()};
+    auto secured =
+        co_await secure(context_, std::move(outcome.stream), std::move(*terms), origin.host);
+    co_return secured;
+  }
   if (kind_of(outcome.failed) == errc::cancelled)
     co_return failure{error(errc::cancelled, "stopped while connecting")};
   std::string what = "cannot connect to " + origin.to_string();
   if (count > 1) what += " at any of its " + std::to_string(count) + " addresses";
   co_return failure{system_failure(outcome.failed, what).with({.peer = peer})};
+}
+
+result<std::shared_ptr<tls_context>> tcp_connector::tls_for(const tls_options& wanted) {
+  auto& known = tls_[wanted];
+  if (known == nullptr) {
+    auto made = tls_context::make(wanted);
+    if (!made) return made;
+    known = std::move(*made);
+  }
+  return known;
 }
 
 void tcp_connector::avoid(std::string_view peer) {

@@ -3,8 +3,6 @@
 #include "storage/text.hpp"
 
 #include <array>
-#include <cstdlib>
-#include <initializer_list>
 #include <string_view>
 
 namespace headrace {
@@ -12,19 +10,6 @@ namespace {
 
 failure<error> refused(const std::string& message) {
   return failure{error(errc::invalid_request, message)};
-}
-
-struct named_value {
-  const char* name = "";
-  std::string value;  // empty: none of the variables is set
-};
-
-// The first of the variables that is set and not empty.
-named_value first_of(const variable_lookup& variable, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (auto value = variable(name); value && !value->empty()) return {name, *std::move(value)};
-  }
-  return {};
 }
 
 result<bool> read_switch(const named_value& set) {
@@ -68,12 +53,6 @@ result<std::optional<aws_credentials>> credentials_of_environment(const variable
 }
 
 }  // namespace
-
-std::optional<std::string> process_variable(const char* name) {
-  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): see the contract
-  if (value == nullptr) return std::nullopt;
-  return std::string(value);
-}
 
 result<aws_settings> read_aws_settings(const storage_options& options,
                                        const variable_lookup& variable) {

@@ -1,21 +1,15 @@
 #pragma once
 
+#include "storage/variables.hpp"
+
 #include <headrace/base/result.hpp>
 #include <headrace/storage/aws_credentials.hpp>
 #include <headrace/storage/storage_options.hpp>
 
-#include <functional>
 #include <optional>
 #include <string>
 
 namespace headrace {
-
-/// Looks up an environment variable; nothing where it is not set. Injectable for tests.
-using variable_lookup = std::function<std::optional<std::string>(const char* name)>;
-
-/// The process's own variables. Reads the environment without a lock, as everything does: not while
-/// it is being changed.
-[[nodiscard]] std::optional<std::string> process_variable(const char* name);
 
 /// What the options and the environment say about S3, options first. An empty variable counts as
 /// not set.

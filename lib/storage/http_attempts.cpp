@@ -167,9 +167,9 @@ task<result<void>> attempt_until_done(storage_loop& loop, const transfer& terms,
 task<result<http_answer, attempt_failure>> ask(storage_loop& loop, const transfer& terms,
                                                retry_state& retries, stall_watch& watch,
                                                addressed_request asked, bool fresh) {
-  retries.use(loop.buckets.of(asked.origin.to_string()));
+  retries.use(loop.buckets.of(asked.route.origin.to_string()));
   auto acquiring =
-      fresh ? loop.connections.acquire_new(asked.origin) : loop.connections.acquire(asked.origin);
+      fresh ? loop.connections.acquire_new(asked.route) : loop.connections.acquire(asked.route);
   auto lease = co_await std::move(acquiring);
   if (!lease)
     co_return failure{attempt_failure{classify_connect(lease.error().kind()), lease.error()}};

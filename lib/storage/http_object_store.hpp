@@ -3,9 +3,9 @@
 #include "storage/object_version.hpp"
 
 #include <headrace/base/byte_range.hpp>
-#include <headrace/http/http_origin.hpp>
 #include <headrace/http/http_request.hpp>
 #include <headrace/http/http_response_head.hpp>
+#include <headrace/http/http_route.hpp>
 #include <headrace/storage/object_store.hpp>
 #include <headrace/storage/retry_policy.hpp>
 
@@ -18,9 +18,20 @@ namespace headrace {
 
 /// A request and whom to send it to.
 struct addressed_request {
-  http_origin origin;
+  http_route route;
   http_request request;
 };
+
+/// What a range source wants of a store.
+struct object_request {
+  std::string name;                   ///< Relative to the location.
+  std::string range;                  ///< The value of `Range`.
+  std::optional<object_version> pin;  ///< The version that the answer has to be of.
+};
+
+/// `Range`, and `If-Match` where the pin is a strong tag: how plain HTTP asks for a part of a
+/// version.
+[[nodiscard]] http_fields range_fields(const object_request& wanted);
 
 /// What a store's refusal means.
 struct store_refusal {
@@ -40,10 +51,18 @@ struct store_refusal {
 class http_object_store : public object_store,
                           public std::enable_shared_from_this<http_object_store> {
  public:
-  /// A signed GET of `name`, without `Range` and `If-Match`, which the caller adds: stores that
-  /// sign those list them in `extra`. A coroutine since credentials may have to be fetched.
-  [[nodiscard]] virtual task<result<addressed_request>> get(storage_loop& loop, std::string name,
-                                                            http_fields extra) = 0;
+  /// A signed GET of an object's part. A coroutine since credentials may have to be fetched.
+  [[nodiscard]] virtual task<result<addressed_request>> get(storage_loop& loop,
+                                                            object_request wanted) = 0;
+
+  /// Which version of an object an answer came from.
+  [[nodiscard]] virtual object_version version_of(const http_response_head& head,
+                                                  std::uint64_t total) const {
+    return object_version::of(head, total);
+  }
+
+  /// How connections to the store, and to where it redirects, are made.
+  [[nodiscard]] virtual std::shared_ptr<const network_settings> network() const noexcept = 0;
 
   /// Reads a refusal: an answer other than 200, 206, 304, 412, 416, or a redirect that is the
   /// store's own. May learn from it.

@@ -50,7 +50,7 @@ class http_range_source::range_exchange final : public http_exchange {
   task<attempt_result> attempt(stall_watch& watch, bool fresh) override {
     auto prepared = co_await prepare();
     if (!prepared) co_return failure{attempt_failure{failure_class::fatal, prepared.error()}};
-    const http_origin origin = prepared->origin;
+    const http_origin origin = prepared->route.origin;
     const std::string target = prepared->request.target;
     auto answer = co_await ask(loop_, terms_, retries_, watch, std::move(*prepared), fresh);
     if (!answer) co_return failure{answer.error()};
@@ -64,24 +64,21 @@ class http_range_source::range_exchange final : public http_exchange {
 
  private:
   task<result<addressed_request>> prepare() {
-    http_fields extra;
-    extra.emplace_back("Range",
-                       "bytes=" + std::to_string(position_) + "-" + std::to_string(end_ - 1));
-    const auto pinned = source_.pin();
-    if (pinned && pinned->strong_tag() != nullptr)
-      extra.emplace_back("If-Match", pinned->strong_tag()->text());
-
+    object_request wanted{
+        .name = source_.name_,
+        .range = "bytes=" + std::to_string(position_) + "-" + std::to_string(end_ - 1),
+        .pin = source_.pin()};
     const auto elsewhere = source_.redirection();
     if (!elsewhere) {
-      auto made = co_await source_.store_->get(loop_, source_.name_, std::move(extra));
+      auto made = co_await source_.store_->get(loop_, std::move(wanted));
       co_return made;
     }
     // To another origin nothing of the store's goes along: no credentials, no fields of the user's.
-    addressed_request made{.origin = elsewhere->origin, .request = {}};
+    addressed_request made{.route = {elsewhere->origin, source_.store_->network()}, .request = {}};
     made.request.target = elsewhere->target;
     made.request.host = elsewhere->origin.host_field();
     made.request.fields = source_.store_->fields_for(elsewhere->origin);
-    made.request.fields.insert(made.request.fields.end(), extra.begin(), extra.end());
+    for (auto& field : range_fields(wanted)) made.request.fields.push_back(std::move(field));
     co_return made;
   }
 
@@ -273,7 +270,7 @@ std::optional<object_version> http_range_source::pin() const {
 }
 
 attempt_result http_range_source::check_version(const http_answer& answer, std::uint64_t total) {
-  const object_version found = object_version::of(answer.head, total);
+  const object_version found = store_->version_of(answer.head, total);
   const std::lock_guard lock(mutex_);
   if (!pin_) {
     pin_ = found;
@@ -293,6 +290,14 @@ std::optional<http_range_source::redirected> http_range_source::redirection() co
 void http_range_source::redirect(std::optional<redirected> to) {
   const std::lock_guard lock(mutex_);
   redirected_ = std::move(to);
+}
+
+http_fields range_fields(const object_request& wanted) {
+  http_fields fields;
+  fields.emplace_back("Range", wanted.range);
+  if (wanted.pin && wanted.pin->strong_tag() != nullptr)
+    fields.emplace_back("If-Match", wanted.pin->strong_tag()->text());
+  return fields;
 }
 
 std::shared_ptr<range_source> http_object_store::source(std::string_view name) {

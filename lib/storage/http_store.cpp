@@ -1,4 +1,5 @@
 #include "storage/http_object_store.hpp"
+#include "storage/network_environment.hpp"
 #include "storage/percent.hpp"
 
 #include <headrace/storage/retry_policy.hpp>
@@ -14,9 +15,11 @@ namespace {
 /// is.
 class http_store final : public http_object_store {
  public:
-  http_store(const uri& location, http_origin origin, http_fields fields)
+  http_store(const uri& location, http_origin origin,
+             std::shared_ptr<const network_settings> network, http_fields fields)
       : location_(location.display()),
         origin_(std::move(origin)),
+        network_(std::move(network)),
         query_(location.query),
         fields_(std::move(fields)) {
     path_ = location.path.empty() ? "/" : location.path;
@@ -45,14 +48,15 @@ class http_store final : public http_object_store {
         error(errc::unsupported, "a web server does not list its files", {.uri = location_})};
   }
 
-  task<result<addressed_request>> get(storage_loop&, std::string name, http_fields extra) override {
-    addressed_request made{.origin = origin_, .request = {}};
+  task<result<addressed_request>> get(storage_loop&, object_request wanted) override {
+    const std::string& name = wanted.name;
+    addressed_request made{.route = {origin_, network_}, .request = {}};
     // The name of a single object is a part of the user's URL and stays as it was written; names
     // from an index are encoded.
     made.request.target = path_ + "/" + (name == single_ ? name : percent_encode(name));
     if (!query_.empty()) made.request.target += "?" + query_;
     made.request.host = origin_.host_field();
-    made.request.fields = std::move(extra);
+    made.request.fields = range_fields(wanted);
     made.request.fields.insert(made.request.fields.end(), fields_.begin(), fields_.end());
     co_return made;
   }
@@ -73,6 +77,10 @@ class http_store final : public http_object_store {
     return false;
   }
 
+  [[nodiscard]] std::shared_ptr<const network_settings> network() const noexcept override {
+    return network_;
+  }
+
   [[nodiscard]] http_fields fields_for(const http_origin& origin) const override {
     return origin == origin_ ? fields_ : http_fields();
   }
@@ -81,6 +89,7 @@ class http_store final : public http_object_store {
   std::string location_;
   std::string location_base_;
   const http_origin origin_;
+  const std::shared_ptr<const network_settings> network_;
   std::string path_;         ///< Percent-encoded, without a `/` at its end.
   const std::string query_;  ///< May hold a signature: in no message.
   const http_fields fields_;
@@ -113,7 +122,9 @@ result<std::shared_ptr<object_store>> make_http_store(const uri& location,
     if (!authorization) return failure{authorization.error()};
     fields.emplace_back("Authorization", std::move(*authorization));
   }
-  return std::make_shared<http_store>(location, std::move(*origin), std::move(fields));
+  return std::make_shared<http_store>(location, std::move(*origin),
+                                      read_network_settings(options, &process_variable),
+                                      std::move(fields));
 }
 
 }  // namespace headrace

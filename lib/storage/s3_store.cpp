@@ -1,6 +1,7 @@
 #include "storage/http_date.hpp"
 #include "storage/http_object_store.hpp"
 #include "storage/listing_request.hpp"
+#include "storage/network_environment.hpp"
 #include "storage/s3_address.hpp"
 #include "storage/s3_answers.hpp"
 #include "storage/sigv4.hpp"
@@ -19,11 +20,13 @@ constexpr std::size_t page_limit = 10'000;
 /// S3 and everything that speaks it.
 class s3_store final : public http_object_store {
  public:
-  s3_store(const uri& location, s3_address address, aws_settings settings, http_fields fields)
+  s3_store(const uri& location, s3_address address, aws_settings settings,
+           std::shared_ptr<const network_settings> network, http_fields fields)
       : location_(location.display()),
         prefix_(address.key),
         version_(address.version_id),
         settings_(std::move(settings)),
+        network_(std::move(network)),
         fields_(std::move(fields)),
         address_(std::move(address)) {
     while (!prefix_.empty() && prefix_.back() == '/') prefix_.pop_back();
@@ -67,11 +70,12 @@ class s3_store final : public http_object_store {
         error(errc::protocol_error, "a listing that does not end", {.uri = location_})};
   }
 
-  task<result<addressed_request>> get(storage_loop&, std::string name, http_fields extra) override {
+  task<result<addressed_request>> get(storage_loop&, object_request wanted) override {
+    const std::string& name = wanted.name;
     std::vector<std::pair<std::string, std::string>> query;
     // A version belongs to the one object that the URI names.
     if (!version_.empty() && name == single_) query.emplace_back("versionId", version_);
-    co_return sign(address().object_path(prefix_ + name), query, std::move(extra));
+    co_return sign(address().object_path(prefix_ + name), query, range_fields(wanted));
   }
 
   [[nodiscard]] store_refusal refused(const http_response_head& head, std::string_view body,
@@ -104,6 +108,10 @@ class s3_store final : public http_object_store {
     return head.status() == 301 || head.status() == 307;
   }
 
+  [[nodiscard]] std::shared_ptr<const network_settings> network() const noexcept override {
+    return network_;
+  }
+
  private:
   static task<result<addressed_request>> make_list_request(http_object_store& store, storage_loop&,
                                                            std::string token) {
@@ -124,8 +132,9 @@ class s3_store final : public http_object_store {
       std::string path, const std::vector<std::pair<std::string, std::string>>& query,
       http_fields extra) {
     const s3_address to = address();
-    addressed_request made{.origin = {.scheme = to.scheme, .host = to.host, .port = to.port},
-                           .request = {}};
+    addressed_request made{
+        .route = {{.scheme = to.scheme, .host = to.host, .port = to.port}, network_},
+        .request = {}};
     made.request.host = to.host_field();
     const std::string encoded = canonical_query(query);
     made.request.target = encoded.empty() ? path : path + "?" + encoded;
@@ -173,6 +182,7 @@ class s3_store final : public http_object_store {
   const std::string version_;
   std::string single_;
   const aws_settings settings_;
+  const std::shared_ptr<const network_settings> network_;
   const http_fields fields_;
   sigv4_signer signer_;
 
@@ -195,6 +205,7 @@ result<std::shared_ptr<object_store>> make_s3_store(const uri& location,
                              address->bucket + "/path/to/model")};
   }
   return std::make_shared<s3_store>(location, std::move(*address), std::move(*settings),
+                                    read_network_settings(options, &process_variable),
                                     options.headers);
 }
 

@@ -38,8 +38,8 @@ class manual_timers final : public timer_service {
 
 class scripted_connector final : public http_connector {
  public:
-  task<result<std::unique_ptr<byte_stream>>> connect(http_origin origin) override {
-    origins.push_back(origin);
+  task<result<std::unique_ptr<byte_stream>>> connect(http_route route) override {
+    origins.push_back(route.origin);
     if (failing) co_return failure{error(errc::connect_error, "refused")};
     scripts.push_back(std::make_shared<stream_script>());
     co_return std::make_unique<scripted_stream>(scripts.back());

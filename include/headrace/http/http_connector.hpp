@@ -2,7 +2,7 @@
 
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
-#include <headrace/http/http_origin.hpp>
+#include <headrace/http/http_route.hpp>
 #include <headrace/io/byte_stream.hpp>
 
 #include <memory>
@@ -18,9 +18,9 @@ class http_connector {
  public:
   virtual ~http_connector() = default;
 
-  /// A stream on which requests to `origin` may be sent. Errors: `connect_error`, `timeout`,
-  /// `unsupported` (a scheme it does not speak), `cancelled`; they name the origin.
-  [[nodiscard]] virtual task<result<std::unique_ptr<byte_stream>>> connect(http_origin origin) = 0;
+  /// A stream on which requests to the origin of `route` may be sent. Errors: `connect_error`,
+  /// `timeout`, `unsupported` (a scheme it does not speak), `cancelled`; they name the origin.
+  [[nodiscard]] virtual task<result<std::unique_ptr<byte_stream>>> connect(http_route route) = 0;
 
   /// `peer`, as `byte_stream::peer()` tells it, was of no use: if there are others, they come first
   /// for a while.

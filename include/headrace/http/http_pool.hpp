@@ -6,7 +6,7 @@
 #include <headrace/coro/timer_service.hpp>
 #include <headrace/http/http_connection.hpp>
 #include <headrace/http/http_connector.hpp>
-#include <headrace/http/http_origin.hpp>
+#include <headrace/http/http_route.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace headrace {
 
 class http_lease;
 
-/// The keep-alive connections of one loop, by origin.
+/// The keep-alive connections of one loop, by origin and by the way to it.
 ///
 /// Threads: the loop's own. Idle connections go with the pool; leases must not outlive it, and no
 /// `acquire` may be under way when it is destroyed.
@@ -28,7 +28,7 @@ class http_lease;
 ///     tcp_connector connector(loop, names);
 ///     http_pool pool(loop, connector);
 ///
-///     auto lease = co_await pool.acquire(origin);
+///     auto lease = co_await pool.acquire({origin, network});
 ///     if (!lease) co_return failure{lease.error()};
 ///     auto head = co_await (*lease)->send(std::move(request));
 class http_pool {
@@ -57,12 +57,12 @@ class http_pool {
   http_pool(const http_pool&) = delete;
   http_pool& operator=(const http_pool&) = delete;
 
-  /// A connection to `origin`, for the caller alone: the one that has been idle for the shortest
+  /// A connection by `route`, for the caller alone: the one that has been idle for the shortest
   /// time and is not stale, otherwise a new one. Errors: the connector's.
-  [[nodiscard]] task<result<http_lease>> acquire(http_origin origin);
+  [[nodiscard]] task<result<http_lease>> acquire(http_route route);
 
   /// Always a new connection: for the retry after one that was reused had died.
-  [[nodiscard]] task<result<http_lease>> acquire_new(http_origin origin);
+  [[nodiscard]] task<result<http_lease>> acquire_new(http_route route);
 
   [[nodiscard]] const statistics& stats() const noexcept { return statistics_; }
 
@@ -77,7 +77,7 @@ class http_pool {
     std::deque<idle_connection> idle;  ///< Longest idle first.
     std::size_t users = 0;             ///< Leases and attempts to connect that refer to this group.
   };
-  using groups = std::map<http_origin, group>;
+  using groups = std::map<http_route, group>;
 
   class expiry_timer final : public timer_item {
    public:

@@ -5,16 +5,19 @@
 #include <headrace/io/endpoint.hpp>
 #include <headrace/io/io_context.hpp>
 #include <headrace/io/resolver.hpp>
+#include <headrace/io/tls_context.hpp>
 
 #include <chrono>
 #include <cstddef>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace headrace {
 
-/// Connects to `http` origins over TCP: every address of the name is tried, in turn for each new
-/// connection, so that all of them are used; one that failed comes last for a while.
+/// Connects to `http` and `https` origins over TCP: every address of the name is tried, in turn for
+/// each new connection, so that all of them are used; one that failed comes last for a while.
 ///
 /// Threads: the loop's own. No `connect` may be under way when it is destroyed.
 class tcp_connector final : public http_connector {
@@ -28,8 +31,7 @@ class tcp_connector final : public http_connector {
   tcp_connector(io_context& context, resolver& names, options limits);
   tcp_connector(io_context& context, resolver& names) : tcp_connector(context, names, options{}) {}
 
-  /// `https` is `unsupported`: TLS is not built yet.
-  [[nodiscard]] task<result<std::unique_ptr<byte_stream>>> connect(http_origin origin) override;
+  [[nodiscard]] task<result<std::unique_ptr<byte_stream>>> connect(http_route route) override;
 
   void avoid(std::string_view peer) override;
 
@@ -39,6 +41,7 @@ class tcp_connector final : public http_connector {
     steady_time until;
   };
 
+  [[nodiscard]] result<std::shared_ptr<tls_context>> tls_for(const tls_options& wanted);
   [[nodiscard]] std::vector<endpoint> in_order(std::vector<endpoint> addresses);
 
   io_context& context_;
@@ -46,6 +49,7 @@ class tcp_connector final : public http_connector {
   const options limits_;
   std::vector<avoided> avoided_;  ///< Few: scanned.
   std::size_t turn_ = 0;
+  std::map<tls_options, std::shared_ptr<tls_context>> tls_;
 };
 
 }  // namespace headrace

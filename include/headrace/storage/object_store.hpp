@@ -3,6 +3,7 @@
 #include <headrace/base/result.hpp>
 #include <headrace/base/uri.hpp>
 #include <headrace/coro/task.hpp>
+#include <headrace/storage/credential_report.hpp>
 #include <headrace/storage/range_source.hpp>
 #include <headrace/storage/storage_options.hpp>
 
@@ -45,6 +46,14 @@ class object_store {
   /// The name of the object that the location is, where it is one and not a prefix: where it ends
   /// with `.safetensors`.
   [[nodiscard]] virtual const std::string& single() const noexcept = 0;
+
+  /// Which credentials requests carry, and where they were found; fetches them where that takes a
+  /// request. Errors: those that reading from the store would have.
+  [[nodiscard]] virtual task<result<credential_report>> credentials(storage_loop& loop) {
+    static_cast<void>(loop);
+    co_return credential_report{
+        .source = "none: this store takes none", .identity = {}, .expires = {}, .details = {}};
+  }
 
   /// The location, for messages.
   [[nodiscard]] virtual const std::string& location() const noexcept = 0;

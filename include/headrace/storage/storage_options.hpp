@@ -36,8 +36,31 @@ struct storage_options {
   /// Keys to sign with, instead of those that the environment holds.
   std::optional<aws_credentials> credentials;
 
-  /// A PEM file of the certificate authorities to trust, instead of the system's.
+  /// The name of the AWS profile to use. Empty: `AWS_PROFILE`, then `default`.
+  std::string profile;
+
+  /// Pays for the requests to a bucket whose owner does not (S3's and GCS's requester pays).
+  bool requester_pays = false;
+
+  /// A bearer token to use instead of those that the environment holds: GCS, Azure, the Hub. A
+  /// secret.
+  std::string token;
+
+  /// The storage account of an `az://` location. Empty: `AZURE_STORAGE_ACCOUNT_NAME`,
+  /// `AZURE_STORAGE_ACCOUNT`.
+  std::string account;
+
+  /// A PEM file of the certificate authorities to trust, instead of the system's. Empty:
+  /// `AWS_CA_BUNDLE` (S3), `SSL_CERT_FILE`, `SSL_CERT_DIR`, the system's.
   std::string ca_file;
+
+  /// PEM files of our own certificate and its key, for servers that ask for one.
+  std::string certificate_file;
+  std::string key_file;
+
+  /// False takes any certificate, with a warning in the log: whoever sits in between may then send
+  /// other weights. For tests alone.
+  bool verify_tls = true;
 
   /// Sent with every request to the store that the URI names, and to no host that it redirects to.
   /// May hold secrets.
