@@ -20,7 +20,7 @@ task<result<std::vector<std::byte>>> read_object(range_source& source, storage_l
   const std::size_t begun = *opened;
   bytes.resize(static_cast<std::size_t>(size));
   if (begun < size) {
-    buffer_sink rest(std::span(bytes).subspan(begun));
+    buffer_sink rest{std::span(bytes).subspan(begun)};
     auto read = co_await source.read(loop, terms, {begun, size - begun}, rest);
     if (!read) co_return failure{read.error()};
   }

@@ -112,7 +112,7 @@ task<result<header>> read_header(range_source& source, storage_loop& loop, const
   // `header_size` has checked the length against the file's real size.
   std::vector<std::byte> whole(static_cast<std::size_t>(*size));
   std::ranges::copy(first, whole.begin());
-  buffer_sink rest(std::span(whole).subspan(first.size()));
+  buffer_sink rest{std::span(whole).subspan(first.size())};
   auto read = co_await source.read(loop, terms, {first.size(), whole.size() - first.size()}, rest);
   if (!read) co_return failure{read.error()};
   auto parsed = parse_header(whole, source.size());

@@ -98,7 +98,7 @@ TEST_SUITE("unit") {
       CHECK(json_quote(valid) == "\"" + std::string(valid) + "\"");
     }
     // Overlong forms, surrogates, past the end, a stray continuation, a cut sequence.
-    for (const auto [invalid, replaced] :
+    for (const auto& [invalid, replaced] :
          {std::pair{"\xc0\x80"sv, 2}, std::pair{"\xc1\xbf"sv, 2}, std::pair{"\xe0\x9f\xbf"sv, 3},
           std::pair{"\xed\xa0\x80"sv, 3}, std::pair{"\xf0\x8f\xbf\xbf"sv, 4},
           std::pair{"\xf4\x90\x80\x80"sv, 4}, std::pair{"\xf5\x80\x80\x80"sv, 4},

@@ -23,14 +23,15 @@ std::atomic<std::size_t> allocated{0};
 
 }  // namespace
 
-// Counts what the program asks for, so that a test can say how much that was.
-void* operator new(std::size_t size) {
+// Counts what the program asks for, so that a test can say how much that was. Not inlined: GCC
+// would see malloc meet operator delete.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   allocated.fetch_add(size, std::memory_order_relaxed);
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 using namespace headrace;
 

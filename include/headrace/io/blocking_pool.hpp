@@ -54,8 +54,8 @@ class [[nodiscard]] blocking_call final : work_item {
   using value_type = std::invoke_result_t<Function&>;
 
  public:
-  blocking_call(blocking_pool& pool, Function function)
-      : work_item(&call), pool_(pool), function_(std::move(function)) {}
+  blocking_call(blocking_pool& pool, Function called)
+      : work_item(&call), pool_(pool), function_(std::move(called)) {}
 
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   template <class Promise>
