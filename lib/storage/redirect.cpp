@@ -28,6 +28,8 @@ result<redirect_target> resolve_redirect(const http_origin& from, std::string_vi
   // Above the root is the root (RFC 3986, 5.2.4); Boost leaves such steps in.
   while (path.starts_with("/../")) path.erase(0, 3);
   if (path.empty()) path = "/";
+  // Boost takes `host:8443x` for a port and a path.
+  if (path.front() != '/') return refused("a redirect to something that is no URL");
   if (resolved.has_query()) path += "?" + std::string(resolved.encoded_query());
   return redirect_target{std::move(*origin), std::move(path)};
 }

@@ -1,9 +1,5 @@
 // libFuzzer target: any bytes are refused with `protocol_error`, are not enough, or give a head and
 // a chunked body. However they are cut, the outcome is the same.
-//
-//     ninja -C build tests/http/response_fuzz
-//     mkdir -p found && build/tests/http/response_fuzz -max_total_time=60 found
-//     tests/http/corpus/response
 
 #include "http/response_parser.hpp"
 

@@ -1,9 +1,5 @@
 // libFuzzer target: any bytes are refused with `invalid_safetensors`, or give a header whose
 // tensors fill the file.
-//
-//     ninja -C build tests/safetensors/header_fuzz
-//     mkdir -p found && build/tests/safetensors/header_fuzz -max_total_time=60 found
-//     tests/safetensors/corpus/header
 
 #include <headrace/base/assert.hpp>
 #include <headrace/safetensors/header.hpp>

@@ -1,9 +1,5 @@
 // libFuzzer target: any text is refused with `invalid_safetensors`, or gives an index whose entries
 // name its files.
-//
-//     ninja -C build tests/safetensors/index_fuzz
-//     mkdir -p found && build/tests/safetensors/index_fuzz -max_total_time=60 found
-//     tests/safetensors/corpus/index
 
 #include <headrace/base/assert.hpp>
 #include <headrace/safetensors/index.hpp>

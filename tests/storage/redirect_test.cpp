@@ -41,7 +41,8 @@ TEST_SUITE("unit") {
   TEST_CASE("what is no URL of the web is refused") {
     for (const char* const location :
          {"ftp://host/sig", "file:///etc/passwd", "javascript:sig", "http://", "http:///sig",
-          "http://host:99999/sig", "http://ho st/sig", "\x01", "http://[::1/sig"}) {
+          "http://host:99999/sig", "http://host:8443sig", "http://ho st/sig", "\x01",
+          "http://[::1/sig"}) {
       CAPTURE(location);
       CHECK(resolved(plain, "/a", location) == "refused");
     }
