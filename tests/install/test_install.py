@@ -66,9 +66,11 @@ def test_an_installed_library_builds_a_program_by_pkg_config_alone(build_folder,
 
     source = tmp_path / "consumer.cpp"
     source.write_text(CONSUMER)
-    options = json.loads(run(meson, "introspect", "--compilers", build_folder))
-    compiler = options["host"]["cpp"]["exelist"]
-    sanitize = [flag for flag in shlex.split(os.environ.get("HEADRACE_CONSUMER_FLAGS", ""))]
+    compiler = json.loads(run(meson, "introspect", "--compilers", build_folder))["host"]["cpp"]["exelist"]
+    options = {one["name"]: one["value"] for one in json.loads(run(meson, "introspect", "--buildoptions", build_folder))}
+    sanitizers = options["b_sanitize"] if isinstance(options["b_sanitize"], list) else [options["b_sanitize"]]
+    sanitizers = ",".join(sanitizers).replace("none", "")
+    sanitize = [f"-fsanitize={sanitizers}"] if sanitizers else []
     run(*compiler, "-std=c++20", *sanitize, source, "-o", tmp_path / "consumer", *flags)
 
     header = json.dumps({"w": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}).encode()

@@ -23,6 +23,14 @@ std::atomic<std::size_t> allocated{0};
 
 }  // namespace
 
+#if defined(__has_feature)
+#define HEADRACE_HAS_FEATURE(name) __has_feature(name)
+#else
+#define HEADRACE_HAS_FEATURE(name) 0
+#endif
+
+// ThreadSanitizer brings its own; there nothing is counted and the bounds hold by themselves.
+#if !defined(__SANITIZE_THREAD__) && !HEADRACE_HAS_FEATURE(thread_sanitizer)
 // Counts what the program asks for, so that a test can say how much that was. Not inlined: GCC
 // would see malloc meet operator delete.
 [[gnu::noinline]] void* operator new(std::size_t size) {
@@ -32,6 +40,7 @@ std::atomic<std::size_t> allocated{0};
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 using namespace headrace;
 
