@@ -125,8 +125,13 @@ int alert_of(int reason) noexcept {
 }
 
 std::string alert_text(int alert) {
-  return "'" + std::string(SSL_alert_desc_string_long(alert)) + "' (alert " +
-         std::to_string(alert) + ")";
+  // "tlsv13 alert certificate required": OpenSSL's list of alerts itself lacks the newer ones.
+  const auto code =
+      ERR_PACK(ERR_LIB_SSL, 0, static_cast<unsigned long>(SSL_AD_REASON_OFFSET + alert));
+  std::string text = openssl_reason(code);
+  const auto known = text.find("alert ");
+  if (known != std::string::npos) text.erase(0, known + 6);
+  return "'" + text + "' (alert " + std::to_string(alert) + ")";
 }
 
 std::string explain(const std::string& host, unsigned long code) {

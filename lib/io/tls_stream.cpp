@@ -365,7 +365,6 @@ task<io_result<void>> tls_stream::readable() {
 }
 
 task<io_result<void>> tls_stream::wait_for_more() {
-  turn_ = 0;
   if (begin_ != end_ || cut_ || lost_) co_return io_result<void>();
   if (!waits_only_) {
     auto ready = co_await transport_->readable();
