@@ -276,7 +276,7 @@ task<result<void>> tls_stream::shake_hands() {
 void tls_stream::note(int outcome) {
   switch (SSL_get_error(ssl_.get(), outcome)) {
     case SSL_ERROR_WANT_READ:
-      if (party_.idle_messages > most_idle_messages && secured_) {
+      if (party_.idle_messages > most_idle_messages) {
         failed_ = make_tls_code(tls_fault::idle_messages);
       } else {
         starved_ = true;
