@@ -433,8 +433,8 @@ task<io_result<void>> tls_stream::flush() {
 
 bool tls_stream::stale() const noexcept {
   if (failed_ || finished_ || cut_ || lost_) return true;
-  if (waits_only_) return begin_ != end_ || transport_->stale();
-  // Servers send tickets whenever they like: they are not a word unasked.
+  // Servers send tickets whenever they like: they are not a word unasked. Where the transport can
+  // only wait, nothing is known beyond what it gave.
   drained_ = false;
   ERR_clear_error();
   char first = 0;
