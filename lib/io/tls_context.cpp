@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -168,15 +169,23 @@ int on_verified(int accepted, X509_STORE_CTX* verification) {
   const auto* const connection = static_cast<const SSL*>(
       X509_STORE_CTX_get_ex_data(verification, SSL_get_ex_data_X509_STORE_CTX_idx()));
   auto* const party = tls_party::of(connection);
-  if (party != nullptr) party->refused = describe_refusal(verification);
+  try {
+    if (party != nullptr) party->refused = describe_refusal(verification);
+  } catch (const std::bad_alloc&) {
+    // Refused without a reason: nothing may be thrown through OpenSSL, which is C.
+  }
   return 0;
 }
 
 int on_session(SSL* connection, SSL_SESSION* session) {
   auto* const party = tls_party::of(connection);
   if (party == nullptr) return 0;
-  party->terms->sessions.put(party->host, session_pointer(session));
-  return 1;  // it is ours now
+  try {
+    party->terms->sessions.put(party->host, session_pointer(session));
+  } catch (const std::bad_alloc&) {
+    // Not kept: the next handshake is a whole one.
+  }
+  return 1;  // it was ours
 }
 
 void on_message(int writing, int /*version*/, int type, const void* /*bytes*/, std::size_t /*size*/,

@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -149,7 +150,11 @@ int tls_stream::on_write(BIO* bio, const char* data, int size) {
   auto& self = *static_cast<tls_stream*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   const auto bytes = std::as_bytes(std::span(data, static_cast<std::size_t>(std::max(size, 0))));
-  self.outgoing_.insert(self.outgoing_.end(), bytes.begin(), bytes.end());
+  try {
+    self.outgoing_.insert(self.outgoing_.end(), bytes.begin(), bytes.end());
+  } catch (const std::bad_alloc&) {
+    return -1;  // not through OpenSSL, which is C
+  }
   return size;
 }
 
@@ -229,12 +234,11 @@ error tls_stream::why_not_secured() const {
   if (kind_of(lost_) == errc::cancelled || kind_of(failed_) == errc::cancelled)
     return error(errc::cancelled, "stopped during the TLS handshake");
   const std::string where = "the TLS handshake with '" + party_.host + "'";
-  if (party_.refused.reason == X509_V_OK && openssl_code_ == 0) {
+  if (party_.refused.reason == X509_V_OK && !first_bytes_.starts_with("HTTP/")) {
     if (lost_) return system_failure(lost_, "the connection broke in " + where);
-    if (failed_) return system_failure(failed_, "the connection broke in " + where);
-  }
-  if (party_.refused.reason == X509_V_OK && cut_ && !first_bytes_.starts_with("HTTP/")) {
-    return error(errc::connect_error, "the peer closed the connection in " + where);
+    if (cut_ || finished_)
+      return error(errc::connect_error, "the peer closed the connection in " + where);
+    if (openssl_code_ == 0) return system_failure(failed_, "the connection broke in " + where);
   }
   return detail::to_error({party_.host, party_.refused, openssl_code_, first_bytes_});
 }
@@ -338,7 +342,7 @@ task<io_result<std::size_t>> tls_stream::receive(buffer_sequence destination) {
     // What came before a failure is given first.
     turn_ += count;
     if (count > 0) co_return count;
-    if (!starved_) continue;
+    if (failed_ || finished_) break;
     auto more = co_await wait_for_more();
     if (!more) failed_ = more.error();
   }
