@@ -158,6 +158,52 @@ def defaults(run: Contestants) -> Section:
     )
 
 
+def tls(run: Contestants) -> Section:
+    run.checkpoint(MODEL)
+    with run.over_tls():
+        trust = ["--ca-file", run.ca_file]
+        two_loops = ["--threads", "2", *ONE_LOOP[2:], *trust]
+        rounds = alternate(
+            "tls",
+            run.rounds,
+            {
+                "headrace": lambda: run.headrace(MODEL, [*ONE_LOOP, *trust], io="uring")[0],
+                "ceiling": lambda: run.tls_ceiling(MODEL),
+                "obstore": lambda: run.obstore(MODEL),
+                "headrace, epoll": lambda: run.headrace(MODEL, [*ONE_LOOP, *trust], io="epoll")[0],
+                "headrace, two loops": lambda: run.headrace(MODEL, two_loops)[0],
+            },
+            lambda: run.condition(MODEL),
+        )
+    used = rounds[0]["ceiling"].stats
+    others = rounds[0]["obstore"].stats
+    server = SERVER.replace("http:", "https:")
+    options = [*ONE_LOOP, "--ca-file FILE"]
+    rate = "throughput, of the ceiling's"
+    return make_section(
+        "tls",
+        "Streaming over TLS",
+        f"""{used.get("cipher")} from nginx on loopback, OpenSSL {used.get("openssl")} on both sides.
+        The ceiling is a plain loop over OpenSSL: one thread, epoll, the same 8 connections and
+        ranges of 16 MiB, into reused buffers. obstore {others.get("obstore")} (the Rust crate
+        object_store, under Python) fetches the same ranges on as many threads as it likes, without
+        checking certificates; so does the ceiling. Two loops are for information: the server has
+        one worker, and on two cores they share one with it.""",
+        [
+            stream_command(f"{server}/{MODEL}", options, "uring"),
+            f"tls_ceiling {server}/{MODEL}/*.safetensors",
+            f"obstore_ranges.py {server}/{MODEL}/*.safetensors",
+        ],
+        rounds,
+        USUAL,
+        [
+            compare(rounds, RATE, "headrace", "ceiling", rate, 0.85),
+            compare(rounds, RATE, "headrace, epoll", "ceiling", f"epoll: {rate}", 0.85),
+            compare(rounds, RATE, "headrace", "obstore", "throughput, of obstore's", 1.0),
+        ],
+    )
+
+
 def unconditioned(run: Contestants) -> Section:
     run.checkpoint(MODEL)
     options = [*ONE_LOOP, "--repeat", "3"]
@@ -428,6 +474,9 @@ COMPARISONS = {
     "stream-epoll": Comparison(stream_epoll, ["headrace"], "≥ 0.90 of the ceiling"),
     "defaults": Comparison(
         defaults, ["headrace"], "≥ 0.85 of the ceiling, ≤ 1.30 of its CPU per GB"
+    ),
+    "tls": Comparison(
+        tls, ["headrace", "tls_ceiling"], "≥ 0.85 of a plain loop over OpenSSL, ahead of obstore"
     ),
     "unconditioned": Comparison(
         unconditioned, ["headrace"], "first pass ≥ 0.70, third pass ≥ 0.95 of the ceiling"

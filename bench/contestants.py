@@ -1,9 +1,14 @@
 """The programs that are compared. A figure counts only if every tensor and every byte came."""
 
+import contextlib
+import os
 import pathlib
+import sys
+from collections.abc import Iterator
 
 import make_checkpoint
 from measure import RunError, Sample, run, run_quietly, say
+from nginx import Nginx
 
 MODEL, TINY, SHARDS = "qwen2-1.5b", "tiny-tensors", "many-shards"
 MIB, GIB = 1 << 20, 1 << 30
@@ -26,12 +31,15 @@ class Contestants:
         self.folder = folder
         self.disk_folder = disk_folder
         self.url = ""  # of the server that serves `folder`, once it runs
+        self.ca_file = ""  # what to trust of it
         self.programs = {
             "headrace": headrace,
             "keep": build / "bench/keep",
             "ceiling": build / "bench/ceiling",
             "condition": build / "bench/condition",
+            "tls_ceiling": build / "bench/tls_ceiling",
         }
+        self._environment_of_others = build / "bench-venv"
         self._stats_file = scratch / "stats.json"
         self._checkpoints: dict[tuple[str, pathlib.Path], dict] = {}
 
@@ -80,16 +88,52 @@ class Contestants:
         return sample
 
     def ceiling(self, name: str, *options: str) -> Sample:
-        urls = [f"{self.url}/{name}/{file}" for file in self.checkpoint(name)["files"]]
-        [sample] = run([str(self.programs["ceiling"]), *options, *urls])
+        [sample] = run([str(self.programs["ceiling"]), *options, *self._urls(name)])
         self._check_bytes(sample, self.file_bytes(name))
         return sample
+
+    def tls_ceiling(self, name: str) -> Sample:
+        [sample] = run([str(self.programs["tls_ceiling"]), *self._urls(name)])
+        self._check_bytes(sample, self.file_bytes(name))
+        return sample
+
+    def obstore(self, name: str) -> Sample:
+        script = pathlib.Path(__file__).with_name("obstore_ranges.py")
+        [sample] = run([str(self._others_python()), str(script), *self._urls(name)])
+        self._check_bytes(sample, self.file_bytes(name))
+        return sample
+
+    def _others_python(self) -> pathlib.Path:
+        """The Python that has what headrace is compared with; made at the first use."""
+        wanted = os.environ.get("HEADRACE_BENCH_PYTHON", "obstore").split()
+        folder = self._environment_of_others
+        marker, python = folder / "headrace-packages.txt", folder / "bin/python"
+        if not marker.exists() or marker.read_text(encoding="utf-8").split() != wanted:
+            say(f"  making {folder.name} with {' '.join(wanted)}")
+            run_quietly([sys.executable, "-m", "venv", "--clear", str(folder)])
+            run_quietly([str(python), "-m", "pip", "install", "--quiet", *wanted])
+            marker.write_text("\n".join(wanted), encoding="utf-8")
+        return python
+
+    @contextlib.contextmanager
+    def over_tls(self) -> Iterator[None]:
+        """Within it the server speaks TLS: `url` and `ca_file` are that one's."""
+        plain = self.url
+        with Nginx(self.folder, tls=True) as server:
+            self.url, self.ca_file = server.url, server.ca_file
+            try:
+                yield
+            finally:
+                self.url, self.ca_file = plain, ""
 
     def read_loop(self, name: str, folder: pathlib.Path, *options: str) -> Sample:
         files = [str(folder / name / file) for file in self.checkpoint(name, folder)["files"]]
         [sample] = run([str(self.programs["ceiling"]), "--read", *options, *files])
         self._check_bytes(sample, self.file_bytes(name))
         return sample
+
+    def _urls(self, name: str) -> list[str]:
+        return [f"{self.url}/{name}/{file}" for file in self.checkpoint(name)["files"]]
 
     def _uri(self, name: str, folder: pathlib.Path | None) -> str:
         return str(folder / name) if folder is not None else f"{self.url}/{name}"

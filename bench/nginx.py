@@ -1,4 +1,6 @@
-"""The server of the benchmarks: nginx on loopback, one worker, serving a folder with sendfile."""
+"""The server of the benchmarks: nginx on loopback, one worker, serving a folder with sendfile.
+
+Over TLS it speaks TLS 1.3 with AES-128-GCM alone."""
 
 import getpass
 import grp
@@ -29,11 +31,18 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   server {{
-    listen 127.0.0.1:{port};
+    listen 127.0.0.1:{port}{tls};
     root "{root}";
   }}
 }}
 """
+
+
+TLS = """ ssl;
+    ssl_certificate {certificate};
+    ssl_certificate_key {key};
+    ssl_protocols TLSv1.3;
+    ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256"""
 
 
 class NginxError(Exception):
@@ -56,10 +65,15 @@ def version() -> str:
 
 
 class Nginx:
-    """`with Nginx(root) as server:` serves `root` at `server.url` until the block is left."""
+    """`with Nginx(root) as server:` serves `root` at `server.url` until the block is left.
 
-    def __init__(self, root: pathlib.Path):
+    With `tls`, `server.ca_file` is what to trust.
+    """
+
+    def __init__(self, root: pathlib.Path, *, tls: bool = False):
         self._root = root
+        self._tls = tls
+        self.ca_file = ""
         self._process: subprocess.Popen | None = None
         self.url = ""
 
@@ -69,6 +83,8 @@ class Nginx:
             raise NginxError(f"nginx cannot serve a folder with such a name: {self._root}")
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-bench-nginx-")
         try:
+            if self._tls:
+                self._make_certificate()
             for _ in range(5):
                 if self._start(executable):
                     return self
@@ -101,7 +117,13 @@ class Nginx:
         )
         path = pathlib.Path(folder, "nginx.conf")
         path.write_text(
-            CONFIGURATION.format(user=user, folder=folder, port=port, root=self._root),
+            CONFIGURATION.format(
+                user=user,
+                folder=folder,
+                port=port,
+                root=self._root,
+                tls=TLS.format(certificate=self.ca_file, key=self._key) if self._tls else "",
+            ),
             encoding="utf-8",
         )
         self._process = subprocess.Popen(
@@ -126,9 +148,23 @@ class Nginx:
             # The port answers; it is ours if the process has not given up on it.
             time.sleep(0.05)
             if self._process.poll() is None:
-                self.url = f"http://127.0.0.1:{port}"
+                self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}"
                 return True
         raise NginxError(f"nginx does not answer within 10 seconds:\n{self._log()}")
+
+    def _make_certificate(self) -> None:
+        """For 127.0.0.1, signed by itself."""
+        folder = pathlib.Path(self._folder.name)
+        self.ca_file, self._key = str(folder / "certificate.pem"), str(folder / "key.pem")
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        command += ["-nodes", "-days", "2", "-subj", "/CN=headrace", "-keyout", self._key]
+        command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", self.ca_file]
+        try:
+            made = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise NginxError(f"cannot run openssl: {error.strerror}") from error
+        if made.returncode != 0:
+            raise NginxError(f"openssl makes no certificate:\n{made.stderr}")
 
     def _log(self) -> str:
         try:

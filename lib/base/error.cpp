@@ -108,7 +108,10 @@ error error::with(const error_context& more) const {
 errc kind_of(std::error_code code) noexcept {
   if (code.category() == error_category()) return static_cast<errc>(code.value());
   if (code.category() != std::system_category() && code.category() != std::generic_category()) {
-    return errc::internal;
+    // Codes of a library say what they are like.
+    const std::error_condition like = code.default_error_condition();
+    if (like.category() == code.category()) return errc::internal;
+    return kind_of({like.value(), like.category()});
   }
   switch (code.value()) {
     case ENOENT:

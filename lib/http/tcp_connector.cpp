@@ -2,10 +2,12 @@
 
 #include "http/connect_first.hpp"
 
+#include <headrace/io/blocking_pool.hpp>
 #include <headrace/io/tls_stream.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -35,10 +37,10 @@ task<result<std::unique_ptr<byte_stream>>> tcp_connector::connect(http_route rou
   for (const endpoint& useless : outcome.useless) avoid(useless.to_string());
   if (outcome.stream != nullptr) {
     if (!origin.is_secure()) co_return std::move(outcome.stream);
-    auto terms = tls_for(route.settings().tls);
-    if (!terms) co_return failure{terms.error()};
-    auto secured =
-        co_await secure(context_, std::move(outcome.stream), std::move(*terms), origin.host);
+    auto terms = co_await tls_for(route.settings().tls);
+    if (!terms) co_return failure{std::move(terms).error()};
+    auto secured = co_await secure(context_, std::move(outcome.stream), std::move(*terms),
+                                   origin.host, limits_.connect_limit);
     co_return secured;
   }
   if (kind_of(outcome.failed) == errc::cancelled)
@@ -48,14 +50,37 @@ task<result<std::unique_ptr<byte_stream>>> tcp_connector::connect(http_route rou
   co_return failure{system_failure(outcome.failed, what).with({.peer = peer})};
 }
 
-result<std::shared_ptr<tls_context>> tcp_connector::tls_for(const tls_options& wanted) {
-  auto& known = tls_[wanted];
-  if (known == nullptr) {
-    auto made = tls_context::make(wanted);
-    if (!made) return made;
-    known = std::move(*made);
+task<result<std::shared_ptr<tls_context>>> tcp_connector::tls_for(tls_options wanted) {
+  // One reads the files, the others of this loop wait for what it gets. An error is not kept: the
+  // file may be there next time.
+  while (tls_.contains(wanted) && tls_[wanted] == nullptr) {
+    std::unique_lock lock(mutex_);
+    const bool notified = co_await tls_made_.wait(lock);
+    if (!notified) co_return failure{error(errc::cancelled, "stopped while connecting")};
   }
-  return known;
+  if (const auto known = tls_.find(wanted); known != tls_.end()) co_return known->second;
+  tls_[wanted] = nullptr;
+  auto made = co_await make_tls(wanted);
+  if (made) {
+    tls_[wanted] = *made;
+  } else {
+    tls_.erase(wanted);
+  }
+  async_condition::wake_list woken;
+  const std::lock_guard lock(mutex_);
+  tls_made_.notify_all(woken);
+  co_return made;
+}
+
+task<result<std::shared_ptr<tls_context>>> tcp_connector::make_tls(tls_options wanted) {
+  if (context_.helpers() == nullptr) co_return tls_context::make(wanted);
+  try {
+    auto making = context_.helpers()->run([&wanted] { return tls_context::make(wanted); });
+    auto made = co_await making;
+    co_return made;
+  } catch (const std::exception& failed) {
+    co_return failure{error(errc::internal, std::string("cannot prepare TLS: ") + failed.what())};
+  }
 }
 
 void tcp_connector::avoid(std::string_view peer) {

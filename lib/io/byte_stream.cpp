@@ -23,6 +23,21 @@ class tcp_stream final : public byte_stream {
     return socket_.send_all(bytes);
   }
 
+  io_result<std::size_t> try_receive(buffer_sequence destination) override {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(destination.data());
+    message.msg_iovlen = destination.size();
+    const auto count = ::recvmsg(socket_.native(), &message, MSG_DONTWAIT);
+    if (count < 0) return failure{std::error_code(errno, std::system_category())};
+    return static_cast<std::size_t>(count);
+  }
+
+  task<io_result<void>> readable() override {
+    auto ready = co_await socket_.readable();
+    if (!ready) co_return failure{ready.error()};
+    co_return io_result<void>();
+  }
+
   [[nodiscard]] const std::string& peer() const noexcept override { return peer_; }
 
   [[nodiscard]] bool stale() const noexcept override {
@@ -63,6 +78,14 @@ task<io_result<std::unique_ptr<byte_stream>>> connect_within(io_context& context
 }
 
 }  // namespace
+
+io_result<std::size_t> byte_stream::try_receive(buffer_sequence /*destination*/) {
+  return failure{std::error_code(EOPNOTSUPP, std::system_category())};
+}
+
+task<io_result<void>> byte_stream::readable() {
+  co_return failure{std::error_code(EOPNOTSUPP, std::system_category())};
+}
 
 std::unique_ptr<byte_stream> make_tcp_stream(socket connected) {
   return std::make_unique<tcp_stream>(std::move(connected));

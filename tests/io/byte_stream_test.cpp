@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 #include <support/loop_thread.hpp>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
@@ -42,6 +43,30 @@ task<std::string> ask(stream_pointer to, std::string text, bool* stale) {
   const auto count = std::move(received).value();
   *stale = to->stale();
   co_return std::string(reinterpret_cast<const char*>(memory.data()), count);
+}
+
+/// What is there at once, `none` where nothing is, and what comes after waiting for it.
+task<std::string> try_receive(byte_stream* from, bool wait) {
+  if (wait) {
+    auto ready = co_await from->readable();
+    std::move(ready).value();
+  }
+  std::array<char, 3> first{};
+  std::array<char, 100> rest{};
+  const std::array<iovec, 2> buffers{iovec{first.data(), first.size()},
+                                     iovec{rest.data(), rest.size()}};
+  auto received = from->try_receive(buffers);
+  if (!received) {
+    const bool nothing = received.error() == std::errc::resource_unavailable_try_again;
+    co_return nothing ? "none" : received.error().message();
+  }
+  const std::size_t head = std::min(*received, first.size());
+  co_return std::string(first.data(), head) + std::string(rest.data(), *received - head);
+}
+
+task<errc> readable_kind(byte_stream* from) {
+  auto ready = co_await from->readable();
+  co_return ready ? errc{} : kind_of(ready.error());
 }
 
 task<> wait_until_stale(byte_stream* watched) {
@@ -93,6 +118,30 @@ TEST_SUITE("unit") {
     CHECK(loop.run(ask(std::move(stream), "hello", &stale)) == "hello");
     CHECK(!stale);
     echo.join();
+  }
+
+  TEST_CASE("what is there is received without waiting, and waited for without receiving") {
+    test::loop_thread loop;
+    const test::raw_listener listener;
+    auto stream = loop.run(connect(&loop.context(), {listener.local()}, 10s));
+    auto far = listener.accept();
+    CHECK(loop.run(try_receive(stream.get(), false)) == "none");
+    std::stop_source source;
+    source.request_stop();
+    CHECK(loop.run(with_stop(source.get_token(), readable_kind(stream.get()))) == errc::cancelled);
+    for (int again = 0; again < 3; ++again) {
+      std::thread sender([&far] { far.send("hello"); });
+      CHECK(loop.run(try_receive(stream.get(), true)) == "hello");
+      CHECK(loop.run(try_receive(stream.get(), false)) == "none");
+      sender.join();
+    }
+    std::stop_source late;
+    std::thread stopper([&late] { late.request_stop(); });
+    CHECK(loop.run(with_stop(late.get_token(), readable_kind(stream.get()))) == errc::cancelled);
+    stopper.join();
+    far.close();
+    CHECK(loop.run(try_receive(stream.get(), true)).empty());
+    loop.run(drop(std::move(stream)));
   }
 
   TEST_CASE("an idle stream is stale once the peer has spoken or gone") {

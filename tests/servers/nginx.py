@@ -1,8 +1,10 @@
-"""A static folder over HTTP: Debian's nginx on a loopback port, one worker, sendfile."""
+"""A static folder over HTTP or HTTPS: Debian's nginx on a loopback port, one worker, sendfile."""
 
 import http.client
 import os
 import shutil
+import ssl
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -27,7 +29,7 @@ http {{
   tcp_nodelay on;
   keepalive_requests 10000000;
   server {{
-    listen 127.0.0.1:{port} backlog=1024;
+    listen 127.0.0.1:{port} {ssl} backlog=1024;
     root "{root}";
     autoindex off;
     {extra}
@@ -42,13 +44,15 @@ class Nginx:
     with Nginx(folder) as server:
         ... f"{server.url}/model.safetensors" ...
 
-    `extra` goes into the server block, e.g. "etag off;" or "limit_rate 1m;". With `access_log` the requests are listed
+    With `tls` it speaks TLS 1.2 and 1.3 for 127.0.0.1 and localhost; `ca_file` is what to trust then. `extra` goes into the server block, e.g. "etag off;" or "limit_rate 1m;". With `access_log` the requests are listed
     in the file of that name, one a line, after each has been answered.
     """
 
-    def __init__(self, root: Path | str, *, extra: str = "", access_log: Path | None = None):
+    def __init__(self, root: Path | str, *, tls: bool = False, extra: str = "", access_log: Path | None = None):
         self.root = Path(root).resolve()
         self.url = ""
+        self.ca_file: Path | None = None
+        self._tls = tls
         self._extra = extra
         self._access_log = access_log
         self._state: Path | None = None
@@ -93,6 +97,10 @@ class Nginx:
         binary = find_binary("nginx")
         self._state = Path(tempfile.mkdtemp(prefix="headrace-http-"))
         (port,) = free_ports(1)
+        extra = self._extra
+        if self._tls:
+            self.ca_file, key = make_certificate(self._state)
+            extra = f'ssl_certificate "{self.ca_file}"; ssl_certificate_key "{key}"; {self._extra}'
         config = self._state / "nginx.conf"
         config.write_text(
             _CONFIG.format(
@@ -102,18 +110,22 @@ class Nginx:
                 port=port,
                 root=self.root,
                 access_log=f'access_log "{self._access_log}";' if self._access_log else "access_log off;",
-                extra=self._extra,
+                ssl="ssl" if self._tls else "",
+                extra=extra,
             )
         )
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}"
         self._child = ChildProcess(
             [binary, "-p", self._state, "-c", config, "-e", self._state / "error.log"], log=self._state / "nginx.log"
         )
         self._child.wait_until(lambda: self._answers(port), limit=limit)
 
-    @staticmethod
-    def _answers(port: int) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    def _answers(self, port: int) -> bool:
+        if self._tls:
+            trust = ssl.create_default_context(cafile=self.ca_file)
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=trust)
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.request("HEAD", "/")
             return connection.getresponse().headers.get("Server", "").startswith("nginx")
@@ -121,3 +133,14 @@ class Nginx:
             return False
         finally:
             connection.close()
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and localhost that signed itself, and its key: two PEM files in `folder`."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = [find_binary("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=headrace test", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    made = subprocess.run([*command, "-keyout", key, "-out", certificate], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise ServerError(f"openssl makes no certificate:\n{made.stderr}")
+    return certificate, key

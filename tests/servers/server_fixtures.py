@@ -31,6 +31,15 @@ def nginx(tmp_path):
         yield server
 
 
+@pytest.fixture
+def tls_nginx(tmp_path):
+    """The same over TLS; `tls_nginx.ca_file` is what to trust."""
+    root = tmp_path / "tls-www"
+    root.mkdir()
+    with Nginx(root, tls=True, access_log=tmp_path / "tls-access.log") as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def headrace_cli() -> Path:
     """The headrace program under test."""

@@ -140,11 +140,13 @@ class scripted_server::state {
   /// What has happened so far.
   struct history {
     std::vector<seen_request> requests;
+    std::vector<std::string> tls_failures;
     std::size_t connections = 0;
     std::size_t open = 0;
   };
 
   state(script answers, options given) : answers_(std::move(answers)), options_(std::move(given)) {
+    if (options_.tls) tls_.emplace(*options_.tls);
     std::promise<std::uint16_t> ready;
     auto port = ready.get_future();
     thread_ = std::thread(&state::work, this, &ready);
@@ -181,6 +183,7 @@ class scripted_server::state {
  private:
   struct connection {
     socket peer;
+    std::unique_ptr<tls_server_end> tls;  ///< Null without.
     std::string buffered;
     std::size_t index;
     std::size_t turn = 0;
@@ -234,11 +237,23 @@ class scripted_server::state {
   }
 
   static task<void> converse(state* self, socket accepted, std::size_t index) {
-    connection client{.peer = std::move(accepted), .buffered = {}, .index = index};
+    connection client{.peer = std::move(accepted), .tls = {}, .buffered = {}, .index = index};
+    if (self->tls_) {
+      client.tls = std::make_unique<tls_server_end>(*self->tls_);
+      bool more = true;
+      while (more && !client.tls->connected()) more = co_await self->receive_more(&client);
+      if (!more) co_return;
+    }
     if (self->options_.on_accept) co_await self->run(&client, self->options_.on_accept(index));
     while (client.open) {
-      auto request = co_await receive_request(&client);
+      auto request = co_await self->receive_request(&client);
       if (!request) break;
+      if (client.tls != nullptr) {
+        request->tls_version = client.tls->version();
+        request->server_name = client.tls->server_name();
+        request->client_name = client.tls->client_name();
+        request->resumed = client.tls->resumed();
+      }
       request->connection = index;
       request->turn = client.turn++;
       {
@@ -252,7 +267,7 @@ class scripted_server::state {
     }
   }
 
-  static task<std::optional<seen_request>> receive_request(connection* client) {
+  task<std::optional<seen_request>> receive_request(connection* client) {
     std::size_t end = std::string::npos;
     while ((end = client->buffered.find("\r\n\r\n")) == std::string::npos) {
       const bool more = co_await receive_more(client);
@@ -271,13 +286,27 @@ class scripted_server::state {
     co_return std::move(request);
   }
 
-  static task<bool> receive_more(connection* client) {
+  /// More of what the client says, or, under TLS, at least of what it sends.
+  task<bool> receive_more(connection* client) {
     std::array<char, 4096> bytes{};
     const std::array<iovec, 1> into{iovec{bytes.data(), bytes.size()}};
     auto received = co_await client->peer.receive(into);
     if (!received || *received == 0) co_return false;
-    client->buffered.append(bytes.data(), *received);
-    co_return true;
+    if (client->tls == nullptr) {
+      client->buffered.append(bytes.data(), *received);
+      co_return true;
+    }
+    client->tls->feed({bytes.data(), *received});
+    client->buffered += client->tls->read();
+    // Also what tells the client why.
+    const std::string answers = client->tls->take();
+    auto sent = co_await client->peer.send_all(std::as_bytes(std::span(answers)));
+    const auto failed = client->tls->failure();
+    if (!failed.empty()) {
+      const std::lock_guard lock(mutex_);
+      history_.tls_failures.push_back(failed);
+    }
+    co_return sent&& failed.empty() && !client->tls->finished();
   }
 
   task<void> run(connection* client, steps script) {
@@ -300,14 +329,28 @@ class scripted_server::state {
         while (more) more = co_await receive_more(client);
         end(client, false);
       } else if (std::holds_alternative<action::half_close>(next)) {
+        co_await say_goodbye(client);
         client->peer.shutdown_send();
       } else {
+        if (std::holds_alternative<action::close>(next)) co_await say_goodbye(client);
         end(client, std::holds_alternative<action::reset>(next));
       }
     }
   }
 
+  static task<void> say_goodbye(connection* client) {
+    if (client->tls == nullptr) co_return;
+    client->tls->close_notify();
+    co_await send(client, {});
+  }
+
   static task<void> send(connection* client, std::string_view bytes) {
+    std::string encrypted;
+    if (client->tls != nullptr) {
+      client->tls->write(bytes);
+      encrypted = client->tls->take();
+      bytes = encrypted;
+    }
     auto sent = co_await client->peer.send_all(std::as_bytes(std::span(bytes)));
     if (!sent) end(client, false);
   }
@@ -332,6 +375,7 @@ class scripted_server::state {
 
   const script answers_;
   const options options_;
+  std::optional<tls_server> tls_;
   std::uint16_t port_ = 0;
   std::stop_source stop_;
   mutable std::mutex mutex_;
@@ -348,7 +392,9 @@ scripted_server::~scripted_server() = default;
 
 std::uint16_t scripted_server::port() const noexcept { return state_->port(); }
 
-http_origin scripted_server::origin() const { return {"http", state_->given().address, port()}; }
+http_origin scripted_server::origin() const {
+  return {state_->given().tls ? "https" : "http", state_->given().address, port()};
+}
 
 std::string scripted_server::url(std::string_view path) const {
   return origin().to_string() + std::string(path);
@@ -364,6 +410,10 @@ std::size_t scripted_server::connections() const {
 
 std::size_t scripted_server::open_connections() const {
   return state_->read([](const auto& now) { return now.open; });
+}
+
+std::vector<std::string> scripted_server::tls_failures() const {
+  return state_->read([](const auto& now) { return now.tls_failures; });
 }
 
 void scripted_server::signal(std::string name) { state_->signal(std::move(name)); }

@@ -4,6 +4,8 @@
 #include <headrace/http/http_origin.hpp>
 #include <headrace/http/http_request.hpp>
 
+#include <support/tls_server.hpp>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +28,12 @@ struct seen_request {
   std::string target;
   http_fields fields;
   std::string body;
+
+  // With TLS.
+  std::string tls_version;  ///< `TLSv1.3`; empty without.
+  std::string server_name;  ///< SNI.
+  std::string client_name;  ///< The common name of the client's certificate.
+  bool resumed = false;
 
   /// The first field of this name, in any case.
   [[nodiscard]] std::optional<std::string> field(std::string_view name) const;
@@ -68,8 +76,9 @@ struct signal {
 struct stall {};
 
 /// Closes the connection: orderly, or with a reset. With unread bytes in the socket, the kernel
-/// makes a reset of either.
+/// makes a reset of either. `cut` is a close without TLS's close_notify.
 struct close {};
+struct cut {};
 struct reset {};
 
 /// Ends the sending side and goes on listening.
@@ -77,8 +86,9 @@ struct half_close {};
 
 }  // namespace action
 
-using step = std::variant<action::send, action::drip, action::wait_for, action::signal,
-                          action::stall, action::close, action::reset, action::half_close>;
+using step =
+    std::variant<action::send, action::drip, action::wait_for, action::signal, action::stall,
+                 action::close, action::cut, action::reset, action::half_close>;
 using steps = std::vector<step>;
 
 /// An answer as a well-behaved server writes it, with its Content-Length.
@@ -111,6 +121,8 @@ class scripted_server {
     std::function<steps(std::size_t connection)>
         on_accept;                      ///< Before the first request of a connection is read.
     std::string address = "127.0.0.1";  ///< Where it listens: a literal address.
+    std::optional<tls_server_options> tls = std::nullopt;  ///< Then `on_accept` comes after the
+                                                           ///< handshake.
   };
 
   explicit scripted_server(script answers) : scripted_server(std::move(answers), options{}) {}
@@ -129,6 +141,9 @@ class scripted_server {
   /// How many connections were accepted, and how many of them are open now.
   [[nodiscard]] std::size_t connections() const;
   [[nodiscard]] std::size_t open_connections() const;
+
+  /// What went wrong in TLS, as the server saw it: alerts of clients among it.
+  [[nodiscard]] std::vector<std::string> tls_failures() const;
 
   /// Lets every `wait_for` of this name go on, those to come included.
   void signal(std::string name);

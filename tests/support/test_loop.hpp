@@ -2,6 +2,7 @@
 
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/with.hpp>
+#include <headrace/io/blocking_pool.hpp>
 #include <headrace/io/io_context.hpp>
 
 #include <chrono>
@@ -19,7 +20,9 @@ namespace headrace::test {
 ///     auto head = here.run(exchange(&here.loop, server.origin()));
 class test_loop {
  public:
-  test_loop() : loop({.backend = io_backend_from_environment().value()}) {}
+  /// `helpers` must outlive it.
+  explicit test_loop(blocking_pool* helpers = nullptr)
+      : loop({.backend = io_backend_from_environment().value(), .helpers = helpers}) {}
 
   io_context loop;
 

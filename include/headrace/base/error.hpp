@@ -63,7 +63,7 @@ class error : public std::system_error {
 [[nodiscard]] error system_failure(std::error_code code, const std::string& what_failed);
 
 /// The kind that fits an `errno` value in the generic or system category, or the code's own where
-/// it is an `errc`.
+/// it is an `errc`. In a category of a library: the kind of the code's `default_error_condition()`.
 [[nodiscard]] errc kind_of(std::error_code code) noexcept;
 
 }  // namespace headrace

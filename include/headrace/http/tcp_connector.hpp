@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/timer_service.hpp>
 #include <headrace/http/http_connector.hpp>
 #include <headrace/io/endpoint.hpp>
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -41,7 +43,8 @@ class tcp_connector final : public http_connector {
     steady_time until;
   };
 
-  [[nodiscard]] result<std::shared_ptr<tls_context>> tls_for(const tls_options& wanted);
+  [[nodiscard]] task<result<std::shared_ptr<tls_context>>> tls_for(tls_options wanted);
+  [[nodiscard]] task<result<std::shared_ptr<tls_context>>> make_tls(tls_options wanted);
   [[nodiscard]] std::vector<endpoint> in_order(std::vector<endpoint> addresses);
 
   io_context& context_;
@@ -49,7 +52,9 @@ class tcp_connector final : public http_connector {
   const options limits_;
   std::vector<avoided> avoided_;  ///< Few: scanned.
   std::size_t turn_ = 0;
-  std::map<tls_options, std::shared_ptr<tls_context>> tls_;
+  std::map<tls_options, std::shared_ptr<tls_context>> tls_;  ///< Null: being made.
+  std::mutex mutex_;  // the condition wants one; the loop's thread alone takes it
+  async_condition tls_made_;
 };
 
 }  // namespace headrace

@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-/// A connection's bytes: plain TCP now, TLS behind the same three functions.
+/// A connection's bytes: plain TCP, or TLS over another of them, behind the same functions.
 ///
 /// Threads: the loop's own. One receive and one send at a time. Cancellation: the environment's
 /// stop token, with `errc::cancelled`; a stream is not usable after that.
@@ -23,6 +23,17 @@ class byte_stream {
 
   /// Sends all of `bytes`, which must stay valid until then.
   [[nodiscard]] virtual task<io_result<void>> send(std::span<const std::byte> bytes) = 0;
+
+  /// Receives into `destination` what is there already, without waiting: the count, 0 at the end of
+  /// the stream. `EAGAIN` where nothing is there, `EOPNOTSUPP` for ever where the stream can only
+  /// wait, as this one does. Not while a `receive` is under way.
+  ///
+  /// For a layer above that wants small pieces in places of its own, without a suspension each.
+  [[nodiscard]] virtual io_result<std::size_t> try_receive(buffer_sequence destination);
+
+  /// Completes once `try_receive` may have something to say: bytes, the end, or an error. May
+  /// complete for nothing. Counts as a receive.
+  [[nodiscard]] virtual task<io_result<void>> readable();
 
   /// The address of the peer, for messages.
   [[nodiscard]] virtual const std::string& peer() const noexcept = 0;
