@@ -266,8 +266,6 @@ class azure_store final : public http_object_store {
                                  refusal.code == "InvalidAuthenticationInfo" || status == 401;
     const bool unauthorised = refusal.code == "AuthorizationPermissionMismatch" ||
                               refusal.code == "InsufficientAccountPermissions";
-    if (refusal.code == "AuthorizationFailure")
-      return "the account's network rules may keep this machine out";
     if (refusal.code == "KeyBasedAuthenticationNotPermitted")
       return "the account takes no keys: use an identity of Microsoft Entra";
     if (refusal.code == "BlobArchived")
@@ -280,7 +278,11 @@ class azure_store final : public http_object_store {
              "AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_KEY or "
              "AZURE_STORAGE_SAS_TOKEN, or run where there is a managed identity";
     }
-    if (sas_ && (unauthenticated || unauthorised)) return hint_for_sas(unauthorised);
+    // Network rules for Azure itself, wrong keys as well for its emulator.
+    const bool kept_out = refusal.code == "AuthorizationFailure";
+    if (sas_ && (unauthenticated || unauthorised || kept_out))
+      return hint_for_sas(unauthorised, kept_out);
+    if (kept_out) return check_network();
     if (unauthorised && (tokens_ || !bearer_.empty()))
       return "give the identity the role Storage Blob Data Reader (" + source_ + ")";
     if (!unauthenticated) return {};
@@ -295,15 +297,18 @@ class azure_store final : public http_object_store {
     return "the token has run out or is not for Azure Storage (" + source_ + ")";
   }
 
-  [[nodiscard]] std::string hint_for_sas(bool unauthorised) const {
+  [[nodiscard]] std::string hint_for_sas(bool unauthorised, bool kept_out) const {
     const auto now = real_clock().wall();
     if (sas_->expires && *sas_->expires < now)
       return "it ran out " + ms_date(*sas_->expires) + ": make a new one (" + source_ + ")";
     if (sas_->starts && *sas_->starts > now)
       return "it holds only from " + ms_date(*sas_->starts) + " on (" + source_ + ")";
-    if (unauthorised || sas_->permissions.find('r') == std::string::npos)
-      return "it has to permit reading and listing, sp=rl (" + source_ + ")";
-    return "check " + source_;
+    if (unauthorised) return "it has to permit reading and listing, sp=rl (" + source_ + ")";
+    return kept_out ? check_network() : "check " + source_;
+  }
+
+  [[nodiscard]] std::string check_network() const {
+    return "check " + source_ + ", and whether the account's network rules let this machine in";
   }
 
   [[nodiscard]] bool is_anonymous() const {
