@@ -101,6 +101,7 @@ result<blob_endpoint> parse_blob_endpoint(std::string_view text) {
   if (!origin) return refused(expected);
   blob_endpoint read;
   read.origin = std::move(*origin);
+  if (is_azure_host(read.origin.host)) read.origin.host = blob_host(read.origin.host);
   read.path = location->path;
   while (read.path.ends_with('/')) read.path.pop_back();
   if (is_azure_host(read.origin.host)) {

@@ -220,7 +220,10 @@ class entra_source final : public expiring_source<entra_token> {
     while (size < text.size()) {
       const iovec rest{text.data() + size, text.size() - size};
       auto count = co_await opened->read(loop.context, size, {&rest, 1});
-      if (!count) co_return failure{system_failure(count.error(), "cannot read " + file_of)};
+      if (!count) {
+        co_return failure{
+            system_failure(count.error(), "cannot read " + file_of + settings_.token_file)};
+      }
       if (*count == 0) break;
       size += *count;
     }

@@ -132,6 +132,14 @@ def test_nothing_secret_is_in_logs_and_traces(headrace_once, server, sharded, tm
             assert "sig=" not in text and "SharedKey" not in text and server.key not in text
 
 
+@pytest.mark.parametrize("arguments", [(), ("az://models/other",)])
+def test_a_signature_in_a_uri_is_refused_and_not_shown(headrace_once, arguments):
+    outcome = headrace_once("stream", *arguments, "az://models/x?sv=2021-12-02&sig=hunter2")
+    assert outcome.status != 0
+    assert "az://models/x" in outcome.stderr if arguments else "AZURE_STORAGE_SAS_TOKEN" in outcome.stderr
+    assert "hunter2" not in outcome.stderr
+
+
 def test_a_blob_that_is_overwritten_in_the_middle_has_changed(headrace, server, large):
     content = (large / "model.safetensors").read_bytes()
     client = server.client()

@@ -105,6 +105,8 @@ TEST_SUITE("unit") {
     CHECK(cloud.account == "account1");
     CHECK(cloud.path.empty());
     CHECK(cloud.origin.port == 443);
+    CHECK(endpoint_of("https://account1.dfs.core.windows.net").origin.host ==
+          "account1.blob.core.windows.net");
     const auto emulator = endpoint_of("http://127.0.0.1:10000/devstoreaccount1/");
     CHECK(emulator.account == "devstoreaccount1");
     CHECK(emulator.path == "/devstoreaccount1");

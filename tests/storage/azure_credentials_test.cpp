@@ -16,6 +16,7 @@
 namespace headrace {
 namespace {
 
+using namespace std::chrono_literals;
 using test::answer;
 using test::answer_with;
 using test::azure_refusal;
@@ -445,6 +446,20 @@ TEST_SUITE("fault") {
     storage_client here;
     REQUIRE(here.open(*llama_at(server, secret_at(entra))->source(name)));
     CHECK(entra.requests().size() == 2);
+  }
+
+  TEST_CASE("a token may take longer than a connection may") {
+    scripted_server entra([](const seen_request& request) -> steps {
+      // Asked again after a tenth of a second at the least.
+      if (request.number == 0) return {action::send{answer(503)}};
+      return {action::send{token_answer(request.number)}};
+    });
+    scripted_server server(serve_from(1));
+    storage_client here;
+    here.terms.limits.connect_limit = 90ms;
+    REQUIRE(here.open(*llama_at(server, secret_at(entra))->source(name)));
+    CHECK(entra.requests().size() == 2);
+    CHECK(here.retries() == 0);
   }
 
   TEST_CASE("a stop ends the wait for a token") {
