@@ -187,11 +187,14 @@ void add_environment(CLI::App& command) {
   }
 }
 
-// A URI without what may be secret in it.
+// A URI without what may be secret in it. Keys may hold a `?`, but so may a signed URL that was
+// taken for one.
 std::string without_secrets(const std::string& argument) {
   if (argument.find("://") == std::string::npos) return argument;
   const auto parsed = uri::parse(argument);
-  return parsed ? parsed->display() : "a URI";
+  if (!parsed) return "a URI";
+  const std::string shown = parsed->display();
+  return shown.substr(0, shown.find('?'));
 }
 
 void finish(source_arguments& into, const common_flags& flags) {

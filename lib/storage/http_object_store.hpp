@@ -89,6 +89,8 @@ class http_object_store : public object_store,
 /// The stores, one constructor each.
 [[nodiscard]] result<std::shared_ptr<object_store>> make_s3_store(const uri& location,
                                                                   const storage_options& options);
+[[nodiscard]] result<std::shared_ptr<object_store>> make_azure_store(
+    const uri& location, const storage_options& options);
 [[nodiscard]] result<std::shared_ptr<object_store>> make_http_store(const uri& location,
                                                                     const storage_options& options);
 [[nodiscard]] result<std::shared_ptr<object_store>> make_file_store(const uri& location,

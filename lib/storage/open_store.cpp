@@ -14,8 +14,11 @@ struct known_scheme {
   make_store* make;
 };
 
-constexpr std::array<known_scheme, 4> known_schemes = {{
+constexpr std::array<known_scheme, 7> known_schemes = {{
     {"s3", &make_s3_store},
+    {"az", &make_azure_store},
+    {"abfs", &make_azure_store},
+    {"abfss", &make_azure_store},
     {"http", &make_http_store},
     {"https", &make_http_store},
     {"file", &make_file_store},

@@ -15,7 +15,7 @@ constexpr std::size_t longest_header = 16 * 1024;
 
 // What a request of ours says about itself, its range and its pin: setting these from outside would
 // break an answer's check.
-constexpr std::array<std::string_view, 20> ours{"host",
+constexpr std::array<std::string_view, 22> ours{"host",
                                                 "content-length",
                                                 "transfer-encoding",
                                                 "connection",
@@ -34,7 +34,9 @@ constexpr std::array<std::string_view, 20> ours{"host",
                                                 "proxy-authorization",
                                                 "x-amz-date",
                                                 "x-amz-content-sha256",
-                                                "x-amz-security-token"};
+                                                "x-amz-security-token",
+                                                "x-ms-date",
+                                                "x-ms-version"};
 
 failure<error> refused(const std::string& message) {
   return failure{error(errc::invalid_request, message)};

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import azurite as azurite_server
 from nginx import Nginx
 from seaweedfs import SeaweedFS
 
@@ -19,6 +20,18 @@ def seaweedfs():
     """A running S3 server, one for the whole session: use a bucket of your own. `public` is readable by anyone."""
     with SeaweedFS(anonymous_buckets=("public",)) as server:
         server.client().create_bucket("public")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite():
+    """A running Azure Blob Storage server, one for the whole session: use a container of your own. `public` is readable by
+    anyone."""
+    reason = azurite_server.why_not()
+    if reason:
+        pytest.skip(f"NO TEST AGAINST AZURE'S EMULATOR: {reason}")
+    with azurite_server.Azurite() as server:
+        server.client().create_container("public", public=True)
         yield server
 
 

@@ -20,10 +20,14 @@ namespace headrace::test {
 ///     auto head = here.run(exchange(&here.loop, server.origin()));
 class test_loop {
  public:
-  /// `helpers` must outlive it.
-  explicit test_loop(blocking_pool* helpers = nullptr)
-      : loop({.backend = io_backend_from_environment().value(), .helpers = helpers}) {}
+  test_loop() : test_loop(nullptr) {}
 
+  /// `others` are the helpers instead of its own, and must outlive it.
+  explicit test_loop(blocking_pool* others)
+      : loop({.backend = io_backend_from_environment().value(),
+              .helpers = others != nullptr ? others : &helpers}) {}
+
+  blocking_pool helpers{1};
   io_context loop;
 
   /// Runs `work` on the loop and gives what it gives or throws. Requests its stop after `limit`: no

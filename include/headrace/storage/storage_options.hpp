@@ -46,8 +46,8 @@ struct storage_options {
   /// secret.
   std::string token;
 
-  /// The storage account of an `az://` location. Empty: `AZURE_STORAGE_ACCOUNT_NAME`,
-  /// `AZURE_STORAGE_ACCOUNT`.
+  /// The storage account of an `az://` location. Empty: that of `endpoint`,
+  /// `AZURE_STORAGE_CONNECTION_STRING`, `AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT`.
   std::string account;
 
   /// A PEM file of the certificate authorities to trust, instead of the system's. Empty:
