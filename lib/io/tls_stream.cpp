@@ -402,7 +402,11 @@ task<io_result<void>> tls_stream::send(std::span<const std::byte> bytes) {
     }
     bytes = bytes.subspan(count);
     auto flushed = co_await flush();
-    if (!flushed) co_return failure{flushed.error()};
+    if (!flushed) {
+      // Part of a record may be on the wire: nothing can follow it.
+      failed_ = flushed.error();
+      co_return failure{failed_};
+    }
   }
   co_return io_result<void>();
 }
@@ -428,9 +432,7 @@ task<io_result<void>> tls_stream::flush() {
       const std::lock_guard lock(mutex_);
       sent_.notify_all(woken);
     }
-    if (!sent) {
-      co_return failure{sent.error()};
-    }
+    if (!sent) co_return failure{sent.error()};
   }
   co_return io_result<void>();
 }
