@@ -419,7 +419,7 @@ task<io_result<void>> tls_stream::flush() {
       std::unique_lock lock(mutex_);
       const bool notified = co_await sent_.wait(lock);
       if (!notified) co_return failure{make_error_code(errc::cancelled)};
-      if (lost_) co_return failure{lost_};
+      if (failed_) co_return failure{failed_};
       continue;
     }
     sending_ = true;
