@@ -32,12 +32,6 @@ class tcp_stream final : public byte_stream {
     return static_cast<std::size_t>(count);
   }
 
-  task<io_result<void>> readable() override {
-    auto ready = co_await socket_.readable();
-    if (!ready) co_return failure{ready.error()};
-    co_return io_result<void>();
-  }
-
   [[nodiscard]] const std::string& peer() const noexcept override { return peer_; }
 
   [[nodiscard]] bool stale() const noexcept override {
@@ -81,10 +75,6 @@ task<io_result<std::unique_ptr<byte_stream>>> connect_within(io_context& context
 
 io_result<std::size_t> byte_stream::try_receive(buffer_sequence /*destination*/) {
   return failure{std::error_code(EOPNOTSUPP, std::system_category())};
-}
-
-task<io_result<void>> byte_stream::readable() {
-  co_return failure{std::error_code(EOPNOTSUPP, std::system_category())};
 }
 
 std::unique_ptr<byte_stream> make_tcp_stream(socket connected) {

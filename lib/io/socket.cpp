@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -83,10 +82,6 @@ io_operation<void> socket::connect(const endpoint& address) {
 
 io_operation<std::size_t> socket::receive(buffer_sequence destination) {
   return {*context_, descriptor_.get(), detail::operation_kind::receive, {.buffers = destination}};
-}
-
-io_operation<int> socket::readable() {
-  return {*context_, descriptor_.get(), detail::operation_kind::poll, {.events = POLLIN}};
 }
 
 io_operation<std::size_t> socket::send(buffer_sequence source) {

@@ -26,12 +26,9 @@ namespace {
 using detail::make_tls_code;
 using detail::tls_fault;
 
-// What is received ahead of the record that OpenSSL asks for: the next records, which then cost a
-// copy within the cache instead of a system call.
-constexpr std::size_t read_ahead = 64 * 1024;
-
-// The most that is decrypted before the loop gets its turn.
-constexpr std::size_t longest_turn = 1024 * 1024;
+// What one receive of the transport may bring. It is decrypted while it is still in the processor's
+// cache, so that handing it to OpenSSL costs less than OpenSSL's own calls for each record would.
+constexpr std::size_t incoming_size = 256 * 1024;
 
 // Tickets and key updates come one or two at a time. OpenSSL itself bounds empty records and
 // warnings.
@@ -40,16 +37,15 @@ constexpr unsigned most_idle_messages = 64;
 constexpr std::size_t send_step = 64 * 1024;
 
 /// TLS over another stream. OpenSSL reads and writes by a BIO of ours, which never waits: reading
-/// takes what the transport has, writing fills a buffer that is sent afterwards.
+/// takes what the transport gave, writing fills a buffer that is sent afterwards.
 class tls_stream final : public byte_stream {
  public:
-  tls_stream(io_context& context, std::unique_ptr<byte_stream> transport,
-             std::shared_ptr<tls_context> terms, std::string host)
-      : context_(context),
-        transport_(std::move(transport)),
+  tls_stream(std::unique_ptr<byte_stream> transport, std::shared_ptr<tls_context> terms,
+             std::string host)
+      : transport_(std::move(transport)),
         terms_(std::move(terms)),
         party_{.host = std::move(host), .terms = &terms_->terms(), .refused = {}},
-        incoming_(std::make_unique_for_overwrite<std::byte[]>(read_ahead)) {}
+        incoming_(std::make_unique_for_overwrite<std::byte[]>(incoming_size)) {}
   tls_stream(const tls_stream&) = delete;
   tls_stream& operator=(const tls_stream&) = delete;
   ~tls_stream() override {
@@ -64,7 +60,6 @@ class tls_stream final : public byte_stream {
   task<io_result<std::size_t>> receive(buffer_sequence destination) override;
   task<io_result<void>> send(std::span<const std::byte> bytes) override;
   io_result<std::size_t> try_receive(buffer_sequence destination) override;
-  task<io_result<void>> readable() override;
   [[nodiscard]] const std::string& peer() const noexcept override { return transport_->peer(); }
   [[nodiscard]] bool stale() const noexcept override;
 
@@ -87,7 +82,6 @@ class tls_stream final : public byte_stream {
   [[nodiscard]] task<io_result<void>> flush();
   [[nodiscard]] error why_not_secured() const;
 
-  io_context& context_;
   std::unique_ptr<byte_stream> transport_;
   std::shared_ptr<tls_context> terms_;
   detail::tls_party party_;
@@ -98,17 +92,14 @@ class tls_stream final : public byte_stream {
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   std::string first_bytes_;      ///< Of the peer's: tells what speaks there if it is not TLS.
-  bool waits_only_ = false;      ///< The transport has no `try_receive`.
-  mutable bool drained_ = true;  ///< The transport had no more; `readable` tells of more.
+  mutable bool trying_ = false;  ///< The transport may be asked for what it has.
   bool cut_ = false;             ///< The transport has ended.
   std::error_code lost_;         ///< The transport has failed.
 
   bool secured_ = false;   ///< The handshake is done.
-  bool starved_ = true;    ///< OpenSSL has nothing to give before more arrives.
   bool finished_ = false;  ///< By the peer's close_notify.
   std::error_code failed_;
   unsigned long openssl_code_ = 0;
-  std::size_t turn_ = 0;  ///< Decrypted since the loop had its turn.
 
   std::vector<std::byte> outgoing_;  ///< Encrypted, to be sent.
   std::vector<std::byte> on_wire_;   ///< Being sent.
@@ -171,29 +162,23 @@ std::size_t tls_stream::take(std::span<std::byte> into) noexcept {
   return count;
 }
 
-/// Takes what was received ahead, or else receives straight into `into`, and ahead. 0 where that
-/// would wait.
+/// Gives what was received. Where nobody may wait, asks the transport too. 0 where there is
+/// nothing.
 std::size_t tls_stream::pull(std::span<std::byte> into) {
-  if (begin_ != end_) return take(into);
-  if (cut_ || lost_ || drained_ || party_.idle_messages > most_idle_messages) return 0;
-  const std::array<iovec, 2> buffers{as_buffer(into), iovec{incoming_.get(), read_ahead}};
-  auto received = transport_->try_receive(buffers);
-  if (!received) {
-    if (received.error() == std::errc::resource_unavailable_try_again ||
-        received.error() == std::errc::operation_would_block) {
-      drained_ = true;
-    } else if (received.error() == std::errc::operation_not_supported) {
-      waits_only_ = drained_ = true;
-    } else if (received.error() != std::errc::interrupted) {
+  if (begin_ == end_ && trying_ && !cut_ && !lost_ && party_.idle_messages <= most_idle_messages) {
+    const std::array<iovec, 1> buffers{iovec{incoming_.get(), incoming_size}};
+    auto received = transport_->try_receive(buffers);
+    if (received) {
+      cut_ = *received == 0;
+      begin_ = 0;
+      end_ = *received;
+    } else if (received.error() != std::errc::resource_unavailable_try_again &&
+               received.error() != std::errc::operation_not_supported &&
+               received.error() != std::errc::interrupted) {
       lost_ = received.error();
     }
-    return 0;
   }
-  cut_ = *received == 0;
-  drained_ = *received < total_size(buffers);
-  begin_ = 0;
-  end_ = *received > into.size() ? *received - into.size() : 0;
-  return std::min(*received, into.size());
+  return take(into);
 }
 
 // ---- Handshake ----------------------------------------------------------------------------------
@@ -251,7 +236,6 @@ task<result<void>> tls_stream::shake_hands() {
                                 (code != 0 ? ": " + detail::openssl_reason(code) : std::string()))
                           .with({.peer = peer()})};
   }
-  drained_ = false;
   while (!secured_) {
     ERR_clear_error();
     const int outcome = SSL_do_handshake(ssl_.get());
@@ -280,11 +264,8 @@ task<result<void>> tls_stream::shake_hands() {
 void tls_stream::note(int outcome) {
   switch (SSL_get_error(ssl_.get(), outcome)) {
     case SSL_ERROR_WANT_READ:
-      if (party_.idle_messages > most_idle_messages) {
+      if (party_.idle_messages > most_idle_messages)
         failed_ = make_tls_code(tls_fault::idle_messages);
-      } else {
-        starved_ = true;
-      }
       break;
     case SSL_ERROR_ZERO_RETURN:
       finished_ = true;
@@ -301,16 +282,14 @@ void tls_stream::note(int outcome) {
   }
 }
 
-/// Decrypts what is there into `destination`: the count. Where it is 0, one of `starved_`,
-/// `finished_` and `failed_` says why.
+/// Decrypts what is there into `destination`: the count. Where it is 0, `finished_` or `failed_`
+/// may say why; otherwise more has to arrive.
 std::size_t tls_stream::decrypt(buffer_sequence destination) {
   std::size_t total = 0;
-  starved_ = false;
   ERR_clear_error();
   for (const iovec& into : destination) {
     auto rest = std::span(static_cast<std::byte*>(into.iov_base), into.iov_len);
     while (!rest.empty()) {
-      if (total >= longest_turn) return total;
       std::size_t count = 0;
       const int outcome = SSL_read_ex(ssl_.get(), rest.data(), rest.size(), &count);
       if (outcome != 1) {
@@ -328,11 +307,6 @@ std::size_t tls_stream::decrypt(buffer_sequence destination) {
 task<io_result<std::size_t>> tls_stream::receive(buffer_sequence destination) {
   const bool stopped = co_await stop_requested();
   if (stopped) co_return failure{make_error_code(errc::cancelled)};
-  if (turn_ >= longest_turn) {
-    // Where the peer is faster than we are, nothing below ever waits.
-    turn_ = 0;
-    co_await detail::move_to_executor{&context_};
-  }
   while (!failed_ && !finished_) {
     const std::size_t count = decrypt(destination);
     if (!outgoing_.empty()) {
@@ -340,7 +314,6 @@ task<io_result<std::size_t>> tls_stream::receive(buffer_sequence destination) {
       if (!flushed && !failed_) failed_ = flushed.error();
     }
     // What came before a failure is given first.
-    turn_ += count;
     if (count > 0) co_return count;
     if (failed_ || finished_) break;
     auto more = co_await wait_for_more();
@@ -351,32 +324,21 @@ task<io_result<std::size_t>> tls_stream::receive(buffer_sequence destination) {
 }
 
 io_result<std::size_t> tls_stream::try_receive(buffer_sequence destination) {
-  if (failed_) return failure{failed_};
-  if (finished_) return std::size_t{0};
-  const std::size_t count = decrypt(destination);
+  std::size_t count = 0;
+  if (!failed_ && !finished_) {
+    trying_ = true;
+    count = decrypt(destination);
+    trying_ = false;
+  }
   if (count > 0) return count;
   if (failed_) return failure{failed_};
   if (finished_) return std::size_t{0};
   return failure{std::error_code(EAGAIN, std::system_category())};
 }
 
-task<io_result<void>> tls_stream::readable() {
-  auto flushed = co_await flush();
-  if (!flushed) co_return failure{flushed.error()};
-  if (!starved_ || failed_ || finished_) co_return io_result<void>();
-  auto more = co_await wait_for_more();
-  co_return more;
-}
-
 task<io_result<void>> tls_stream::wait_for_more() {
   if (begin_ != end_ || cut_ || lost_) co_return io_result<void>();
-  if (!waits_only_) {
-    auto ready = co_await transport_->readable();
-    if (!ready) co_return failure{ready.error()};
-    drained_ = false;
-    co_return io_result<void>();
-  }
-  const std::array<iovec, 1> buffers{iovec{incoming_.get(), read_ahead}};
+  const std::array<iovec, 1> buffers{iovec{incoming_.get(), incoming_size}};
   auto received = co_await transport_->receive(buffers);
   if (!received) {
     lost_ = received.error();
@@ -402,7 +364,11 @@ task<io_result<void>> tls_stream::send(std::span<const std::byte> bytes) {
     }
     bytes = bytes.subspan(count);
     auto flushed = co_await flush();
-    if (!flushed) co_return failure{flushed.error()};
+    if (!flushed) {
+      // Part of a record may be on the wire: nothing can follow it.
+      failed_ = flushed.error();
+      co_return failure{failed_};
+    }
   }
   co_return io_result<void>();
 }
@@ -415,7 +381,7 @@ task<io_result<void>> tls_stream::flush() {
       std::unique_lock lock(mutex_);
       const bool notified = co_await sent_.wait(lock);
       if (!notified) co_return failure{make_error_code(errc::cancelled)};
-      if (lost_) co_return failure{lost_};
+      if (failed_) co_return failure{failed_};
       continue;
     }
     sending_ = true;
@@ -428,9 +394,7 @@ task<io_result<void>> tls_stream::flush() {
       const std::lock_guard lock(mutex_);
       sent_.notify_all(woken);
     }
-    if (!sent) {
-      co_return failure{sent.error()};
-    }
+    if (!sent) co_return failure{sent.error()};
   }
   co_return io_result<void>();
 }
@@ -439,13 +403,14 @@ bool tls_stream::stale() const noexcept {
   if (failed_ || finished_ || cut_ || lost_) return true;
   // Servers send tickets whenever they like: they are not a word unasked. Where the transport can
   // only wait, nothing is known beyond what it gave.
-  drained_ = false;
+  trying_ = true;
   ERR_clear_error();
   char first = 0;
   std::size_t count = 0;
   const int outcome = SSL_peek_ex(ssl_.get(), &first, 1, &count);
   const bool nothing = outcome != 1 && SSL_get_error(ssl_.get(), outcome) == SSL_ERROR_WANT_READ &&
                        party_.idle_messages <= most_idle_messages;
+  trying_ = false;
   ERR_clear_error();
   return !nothing;
 }
@@ -458,11 +423,10 @@ std::string checked_name(std::string host) {
   return host;
 }
 
-task<result<std::unique_ptr<byte_stream>>> secure_now(io_context& context,
-                                                      std::unique_ptr<byte_stream> transport,
+task<result<std::unique_ptr<byte_stream>>> secure_now(std::unique_ptr<byte_stream> transport,
                                                       std::shared_ptr<tls_context> terms,
                                                       std::string host) {
-  auto made = std::make_unique<tls_stream>(context, std::move(transport), std::move(terms),
+  auto made = std::make_unique<tls_stream>(std::move(transport), std::move(terms),
                                            checked_name(std::move(host)));
   auto shaken = co_await made->shake_hands();
   if (!shaken) co_return failure{std::move(shaken).error()};
@@ -484,7 +448,7 @@ task<result<std::unique_ptr<byte_stream>>> secure(io_context& context,
   detail::deadline_timer timer(context, either);
   context.start_timer(timer, detail::deadline_after(context.now(), limit));
   const auto outer = std::exchange(given.stop, either.get_token());
-  auto work = secure_now(context, std::move(transport), std::move(terms), std::move(host));
+  auto work = secure_now(std::move(transport), std::move(terms), std::move(host));
   auto running = std::move(work).under(std::move(given));
   auto secured = co_await running;
   if (!secured && timer.fired() && !outer.stop_requested()) co_return failure{late};

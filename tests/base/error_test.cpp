@@ -23,6 +23,18 @@ std::error_code system_code(int number) { return {number, std::system_category()
 static_assert(std::is_nothrow_copy_constructible_v<error>);
 static_assert(std::is_nothrow_move_constructible_v<result<int>>);
 
+/// Of a library that says what its codes are like.
+class library_category final : public std::error_category {
+ public:
+  [[nodiscard]] const char* name() const noexcept override { return "library"; }
+  [[nodiscard]] std::string message(int /*value*/) const override { return "a message"; }
+  [[nodiscard]] std::error_condition default_error_condition(int value) const noexcept override {
+    if (value == 1) return std::errc::connection_reset;
+    if (value == 2) return {static_cast<int>(errc::tls_error), headrace::error_category()};
+    return {value, *this};
+  }
+};
+
 }  // namespace
 
 TEST_SUITE("unit") {
@@ -146,6 +158,10 @@ TEST_SUITE("unit") {
     }
     CHECK(kind_of(errc::throttled) == errc::throttled);
     CHECK(kind_of(std::make_error_code(std::future_errc::no_state)) == errc::internal);
+    const library_category library;
+    CHECK(kind_of({1, library}) == errc::connect_error);
+    CHECK(kind_of({2, library}) == errc::tls_error);
+    CHECK(kind_of({3, library}) == errc::internal);
     const error failed = system_failure(system_code(ENOENT), "cannot open /tmp/none");
     CHECK(failed.kind() == errc::not_found);
     CHECK(failed.message() == "cannot open /tmp/none: " + system_code(ENOENT).message());

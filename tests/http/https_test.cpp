@@ -276,6 +276,20 @@ TEST_SUITE("server") {
     }
   }
 
+  TEST_CASE("an end without close_notify after a whole body is no fault") {
+    scripted_server server(
+        [](const seen_request&) -> steps {
+          return {action::send{answer(200, {}, "hello")}, action::cut{}};
+        },
+        tls());
+    client here;
+    for (int again = 0; again < 2; ++again) {
+      CHECK(here.run(exchange(&here.pool, to(server), get())).value() == "hello");
+      REQUIRE(server.wait_for_open_connections(0));
+    }
+    CHECK(server.connections() == 2);
+  }
+
   TEST_CASE("an end before the answer is a connect_error, with and without close_notify") {
     for (const bool orderly : {true, false}) {
       scripted_server server(

@@ -45,12 +45,8 @@ task<std::string> ask(stream_pointer to, std::string text, bool* stale) {
   co_return std::string(reinterpret_cast<const char*>(memory.data()), count);
 }
 
-/// What is there at once, `none` where nothing is, and what comes after waiting for it.
-task<std::string> try_receive(byte_stream* from, bool wait) {
-  if (wait) {
-    auto ready = co_await from->readable();
-    std::move(ready).value();
-  }
+/// What is there at once, `none` where nothing is.
+task<std::string> try_receive(byte_stream* from) {
   std::array<char, 3> first{};
   std::array<char, 100> rest{};
   const std::array<iovec, 2> buffers{iovec{first.data(), first.size()},
@@ -62,11 +58,6 @@ task<std::string> try_receive(byte_stream* from, bool wait) {
   }
   const std::size_t head = std::min(*received, first.size());
   co_return std::string(first.data(), head) + std::string(rest.data(), *received - head);
-}
-
-task<errc> readable_kind(byte_stream* from) {
-  auto ready = co_await from->readable();
-  co_return ready ? errc{} : kind_of(ready.error());
 }
 
 task<> wait_until_stale(byte_stream* watched) {
@@ -120,27 +111,21 @@ TEST_SUITE("unit") {
     echo.join();
   }
 
-  TEST_CASE("what is there is received without waiting, and waited for without receiving") {
+  TEST_CASE("what is there is received without waiting") {
     test::loop_thread loop;
     const test::raw_listener listener;
     auto stream = loop.run(connect(&loop.context(), {listener.local()}, 10s));
     auto far = listener.accept();
-    CHECK(loop.run(try_receive(stream.get(), false)) == "none");
-    std::stop_source source;
-    source.request_stop();
-    CHECK(loop.run(with_stop(source.get_token(), readable_kind(stream.get()))) == errc::cancelled);
+    CHECK(loop.run(try_receive(stream.get())) == "none");
     for (int again = 0; again < 3; ++again) {
-      std::thread sender([&far] { far.send("hello"); });
-      CHECK(loop.run(try_receive(stream.get(), true)) == "hello");
-      CHECK(loop.run(try_receive(stream.get(), false)) == "none");
-      sender.join();
+      far.send("hello");
+      loop.run(wait_until_stale(stream.get()));
+      CHECK(loop.run(try_receive(stream.get())) == "hello");
+      CHECK(loop.run(try_receive(stream.get())) == "none");
     }
-    std::stop_source late;
-    std::thread stopper([&late] { late.request_stop(); });
-    CHECK(loop.run(with_stop(late.get_token(), readable_kind(stream.get()))) == errc::cancelled);
-    stopper.join();
     far.close();
-    CHECK(loop.run(try_receive(stream.get(), true)).empty());
+    loop.run(wait_until_stale(stream.get()));
+    CHECK(loop.run(try_receive(stream.get())).empty());
     loop.run(drop(std::move(stream)));
   }
 

@@ -38,7 +38,6 @@ struct tls_conversation {
   std::error_code send_failure;
 
   std::string on_its_way;  ///< To the client.
-  bool arrived = false;    ///< Some of it can be had without waiting.
   std::size_t received = 0;
   std::function<void(std::size_t)> on_wait;  ///< Before the client waits, with how often it has.
   std::size_t waits = 0;                     ///< How often the client waited for more.
@@ -48,7 +47,6 @@ struct tls_conversation {
   void push() {
     auto said = end.take();
     if (!mute) on_its_way += said;
-    arrived = true;
   }
 
   void heard(std::string_view bytes) {
@@ -75,20 +73,8 @@ class conversation_stream final : public byte_stream {
 
   io_result<std::size_t> try_receive(buffer_sequence destination) override {
     if (!with_->tries) return byte_stream::try_receive(destination);
-    // Once after each wait, as if the rest had not arrived yet.
-    if (!std::exchange(with_->arrived, false) || !with_->ready())
-      return failure{std::error_code(EAGAIN, std::system_category())};
+    if (!with_->ready()) return failure{std::error_code(EAGAIN, std::system_category())};
     return take(destination);
-  }
-
-  task<io_result<void>> readable() override {
-    if (!with_->tries) {
-      auto refused = co_await byte_stream::readable();
-      co_return refused;
-    }
-    auto ready = co_await wait();
-    with_->arrived = true;
-    co_return ready;
   }
 
   task<io_result<void>> send(std::span<const std::byte> bytes) override {

@@ -25,15 +25,9 @@ class byte_stream {
   [[nodiscard]] virtual task<io_result<void>> send(std::span<const std::byte> bytes) = 0;
 
   /// Receives into `destination` what is there already, without waiting: the count, 0 at the end of
-  /// the stream. `EAGAIN` where nothing is there, `EOPNOTSUPP` for ever where the stream can only
-  /// wait, as this one does. Not while a `receive` is under way.
-  ///
-  /// For a layer above that wants small pieces in places of its own, without a suspension each.
+  /// the stream. `EAGAIN` where nothing is there, `EOPNOTSUPP` where the stream can only wait, as
+  /// this one does. Not while a `receive` is under way.
   [[nodiscard]] virtual io_result<std::size_t> try_receive(buffer_sequence destination);
-
-  /// Completes once `try_receive` may have something to say: bytes, the end, or an error. May
-  /// complete for nothing. Counts as a receive.
-  [[nodiscard]] virtual task<io_result<void>> readable();
 
   /// The address of the peer, for messages.
   [[nodiscard]] virtual const std::string& peer() const noexcept = 0;

@@ -40,10 +40,6 @@ class socket {
   ///     auto received = co_await peer.receive(buffers);
   [[nodiscard]] io_operation<std::size_t> receive(buffer_sequence destination);
 
-  /// Completes once a receive would not wait: for bytes, the end of the stream, or an error. Counts
-  /// as a receive. The value says nothing.
-  [[nodiscard]] io_operation<int> readable();
-
   /// Sends from `source`; completes with the number of bytes that were taken, which may be fewer.
   [[nodiscard]] io_operation<std::size_t> send(buffer_sequence source);
 

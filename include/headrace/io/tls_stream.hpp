@@ -19,11 +19,11 @@ namespace headrace {
 /// version) with what to do about it; `connect_error` where the peer breaks off; `timeout`;
 /// `cancelled`. Threads: the loop's own.
 ///
-/// The stream decrypts on the loop's thread, toward the destination, as much as is there, and
-/// gives the loop its turn after each MiB. Its end is the peer's close_notify; where the transport
-/// ends without one, a receive fails with a code that is like `connect_error`: what came may have
-/// been cut off. What breaks TLS itself, and alerts of the peer, are like `tls_error`. The peer's
-/// key updates and tickets are dealt with in passing; a session is resumed where there is one.
+/// The stream receives large pieces and decrypts them on the loop's thread, into the destination.
+/// Its end is the peer's close_notify; where the transport ends without one, a receive fails with a
+/// code that is like `connect_error`: what came may have been cut off. What breaks TLS itself, and
+/// alerts of the peer, are like `tls_error`. The peer's key updates and tickets are dealt with in
+/// passing; a session is resumed where there is one.
 ///
 ///     auto secured = co_await secure(loop, std::move(transport), terms, "example.com");
 [[nodiscard]] task<result<std::unique_ptr<byte_stream>>> secure(
