@@ -135,7 +135,7 @@ result<http_proxy> http_proxy::parse(std::string_view url, std::string named_by)
         "the host in NO_PROXY");
   }
   if (scheme != "http" && scheme != "https")
-    return refused(errc::unsupported, "names a proxy of a kind that is not spoken: " + expected);
+    return refused(errc::invalid_request, "names a proxy of another kind: " + expected);
   // Messages of the parser hold nothing of the text, but they speak of URLs of stores.
   const auto parsed = uri::parse(scheme + "://" + std::string(url));
   if (!parsed) {

@@ -34,7 +34,7 @@ int ares_ready() {
 }
 
 /// As many as anybody will ever try: an answer may hold thousands.
-constexpr std::ptrdiff_t most_of_a_family = 32;
+constexpr std::ptrdiff_t most_of_a_family = 16;
 
 /// Names differ in nothing but their letters, which are ASCII whatever the locale.
 std::string lower(std::string_view name) {

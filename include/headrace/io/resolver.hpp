@@ -36,7 +36,7 @@ class resolver final : public name_service {
   resolver(const resolver&) = delete;
   resolver& operator=(const resolver&) = delete;
 
-  /// At most 32 addresses of each family. A literal address costs no look-up. No limit on time but
+  /// At most 16 addresses of each family. A literal address costs no look-up. No limit on time but
   /// that of the name servers (14 s each): `with_stop`, `with_timeout`.
   [[nodiscard]] task<result<std::vector<endpoint>>> resolve(std::string host,
                                                             std::uint16_t port) override;
