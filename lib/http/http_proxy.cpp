@@ -242,7 +242,9 @@ task<result<std::unique_ptr<byte_stream>>> open_tunnel(std::unique_ptr<byte_stre
                             failed.context())};
   }
   const error_context context{.peer = asking.peer(), .status = head->status()};
-  if (head->status() == 407) co_return failure{proxy_denial(proxy, *head).with(context)};
+  // Nobody but the proxy can answer here. Some (tinyproxy) say 401 to a wrong password.
+  if (head->status() == 407 || head->status() == 401)
+    co_return failure{proxy_denial(proxy, *head).with(context)};
   if (head->status() < 200 || head->status() > 299) {
     co_return failure{error(errc::connect_error,
                             proxy.describe() + " refuses a connection to " + origin.to_string(),

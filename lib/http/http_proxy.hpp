@@ -43,9 +43,9 @@ struct http_proxy {
 /// Asks `proxy`, on the other side of `transport`, for a connection to `origin` (CONNECT), and
 /// gives the stream on which that begins.
 ///
-/// Errors: `access_denied` for 407; `connect_error` with the status for every other refusal, and
-/// without one where the proxy breaks off; `protocol_error`, also for bytes that follow the answer
-/// before anything was said to the origin; `cancelled`. None holds what was sent.
+/// Errors: `access_denied` for 407 (and 401); `connect_error` with the status for every other
+/// refusal, and without one where the proxy breaks off; `protocol_error`, also for bytes that
+/// follow the answer before anything was said to the origin; `cancelled`. None holds what was sent.
 /// Threads: the loop's own.
 [[nodiscard]] task<result<std::unique_ptr<byte_stream>>> open_tunnel(
     std::unique_ptr<byte_stream> transport, http_proxy proxy, http_origin origin);

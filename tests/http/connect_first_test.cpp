@@ -1,12 +1,11 @@
 #include "http/connect_first.hpp"
 
-#include "useless_addresses.hpp"
-
 #include <headrace/base/error.hpp>
 
 #include <doctest/doctest.h>
 #include <support/scripted_server.hpp>
 #include <support/test_loop.hpp>
+#include <support/useless_addresses.hpp>
 
 #include <memory>
 #include <string>

@@ -229,6 +229,9 @@ TEST_SUITE("unit") {
     CHECK(failed.kind() == errc::access_denied);
     CHECK(failed.context().status == 407);
     CHECK(says(failed, "refuses the user and password in https_proxy"));
+    failed = denial("HTTP/1.0 401 Unauthorized\r\n\r\n");
+    CHECK(failed.kind() == errc::access_denied);
+    CHECK(failed.context().status == 401);
     failed = denial(basic, "http://proxy.test:3128");
     CHECK(failed.kind() == errc::access_denied);
     CHECK(says(failed, "write https_proxy as http://user:password@proxy.test:3128"));

@@ -1,10 +1,9 @@
 #include <headrace/http/tcp_connector.hpp>
 
-#include "useless_addresses.hpp"
-
 #include <doctest/doctest.h>
 #include <support/scripted_server.hpp>
 #include <support/test_loop.hpp>
+#include <support/useless_addresses.hpp>
 
 #include <chrono>
 #include <functional>

@@ -12,6 +12,7 @@ import pytest
 
 from nginx import Nginx
 from seaweedfs import SeaweedFS
+from tinyproxy import Tinyproxy
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,13 @@ def nginx(tmp_path):
     root.mkdir()
     with Nginx(root, access_log=tmp_path / "access.log") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def tinyproxy():
+    """A running proxy that asks for a user and a password (`url` holds both), and connects to port 443 alone."""
+    with Tinyproxy(user="user", password="hunter2", connect_ports=(443,)) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="session")
