@@ -1,5 +1,7 @@
 """Through a real proxy. Runs where `./run test` has loaded the servers' fixtures."""
 
+import shutil
+
 import checkpoints
 import pytest
 
@@ -18,9 +20,7 @@ def proxy(request):
 def site(request, proxy, large):
     """A web server with the model `large` in `model/`."""
     server = request.getfixturevalue("nginx")
-    (server.root / "model").mkdir()
-    for file in large.iterdir():
-        (server.root / "model" / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(large, server.root / "model")
     return server
 
 
@@ -62,9 +62,25 @@ def test_a_proxy_that_wants_another_password_is_named(headrace, proxy, site, sch
         assert f"the proxy {address} ({variable}) refuses the user and password" in outcome.stderr
 
 
-def test_a_port_that_a_proxy_does_not_connect_to_is_refused_at_once(headrace, proxy, site):
+def test_a_model_is_streamed_over_https_through_a_tunnel(headrace, proxy, request, large):
+    try:
+        server = request.getfixturevalue("tls_nginx")
+    except pytest.FixtureLookupError:
+        pytest.skip("there is no server with TLS")
+    shutil.copytree(large, server.root / "model")
+    environment = {"https_proxy": proxy.url}
+    outcome = headrace(
+        "stream", f"{server.url}/model", "--digest", "--ca-file", server.ca_file, environment=environment
+    )
+    assert (outcome.status, outcome.stderr) == (0, ""), outcome
+    assert checkpoints.parse_digests(outcome.stdout) == sorted(checkpoints.expected_digests(large).items())
+    assert f"CONNECT {server.url.removeprefix('https://')}" in proxy.log()
+
+
+def test_a_port_that_a_proxy_does_not_connect_to_is_refused_at_once(headrace, site, request):
+    strict_tinyproxy = request.getfixturevalue("strict_tinyproxy")
     uri = site.url.replace("http://", "https://") + "/model"
-    outcome = headrace("stream", uri, environment={"HTTPS_PROXY": proxy.url})
+    outcome = headrace("stream", uri, environment={"HTTPS_PROXY": strict_tinyproxy.url})
     assert without_password(outcome).error_kind() == "connect_error"
     assert "refuses a connection" in outcome.stderr and "status 403" in outcome.stderr
     assert "attempt" not in outcome.stderr

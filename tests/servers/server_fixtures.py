@@ -34,8 +34,15 @@ def nginx(tmp_path):
 
 @pytest.fixture(scope="session")
 def tinyproxy():
-    """A running proxy that asks for a user and a password (`url` holds both), and connects to port 443 alone."""
-    with Tinyproxy(user="user", password="hunter2", connect_ports=(443,)) as proxy:
+    """A running proxy that asks for a user and a password; `url` holds both."""
+    with Tinyproxy(user="user", password="hunter2") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def strict_tinyproxy():
+    """A running proxy that connects to port 443 alone."""
+    with Tinyproxy(connect_ports=(443,)) as proxy:
         yield proxy
 
 
