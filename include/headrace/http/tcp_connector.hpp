@@ -49,16 +49,17 @@ class tcp_connector final : public http_connector {
   void avoid(std::string_view peer) override;
 
  private:
-  struct avoided {
-    std::string peer;
-    steady_time until;
-  };
-
   using connected = result<std::unique_ptr<byte_stream>>;
 
   [[nodiscard]] task<connected> reach(http_origin at, std::string described);
   [[nodiscard]] task<connected> make_secure(std::unique_ptr<byte_stream> transport,
                                             tls_options wanted, std::string host);
+
+  struct avoided {
+    std::string peer;
+    steady_time until;
+  };
+
   [[nodiscard]] result<std::shared_ptr<tls_context>> tls_for(const tls_options& wanted);
   [[nodiscard]] std::vector<endpoint> in_order(std::vector<endpoint> addresses);
 
