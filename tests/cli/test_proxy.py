@@ -62,19 +62,46 @@ def test_a_proxy_that_wants_another_password_is_named(headrace, proxy, site, sch
         assert f"the proxy {address} ({variable}) refuses the user and password" in outcome.stderr
 
 
-def test_a_model_is_streamed_over_https_through_a_tunnel(headrace, proxy, request, large):
+@pytest.fixture
+def secure_site(request, proxy, large):
+    """A web server with TLS and the model `large` in `model/`."""
     try:
         server = request.getfixturevalue("tls_nginx")
     except pytest.FixtureLookupError:
         pytest.skip("there is no server with TLS")
     shutil.copytree(large, server.root / "model")
-    environment = {"https_proxy": proxy.url}
-    outcome = headrace(
-        "stream", f"{server.url}/model", "--digest", "--ca-file", server.ca_file, environment=environment
-    )
+    return server
+
+
+def test_a_model_is_streamed_over_https_through_a_tunnel(headrace, proxy, secure_site, large):
+    arguments = ["stream", f"{secure_site.url}/model", "--digest", "--ca-file", secure_site.ca_file]
+    outcome = headrace(*arguments, environment={"https_proxy": proxy.url})
     assert (outcome.status, outcome.stderr) == (0, ""), outcome
     assert checkpoints.parse_digests(outcome.stdout) == sorted(checkpoints.expected_digests(large).items())
-    assert f"CONNECT {server.url.removeprefix('https://')}" in proxy.log()
+    assert f"CONNECT {secure_site.url.removeprefix('https://')}" in proxy.log()
+
+
+def test_a_proxy_may_be_behind_tls_itself(headrace, secure_site, large, tmp_path):
+    from nginx import make_certificate
+    from tls_proxy import TlsProxy
+
+    certificate, key = make_certificate(tmp_path)
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + secure_site.ca_file.read_bytes())
+    stream = ["stream", f"{secure_site.url}/model", "--digest", "--ca-file"]
+    with TlsProxy(certificate, key, user="user", password="hunter2") as outer:
+        outcome = headrace(*stream, both, environment={"https_proxy": outer.url})
+        assert (outcome.status, outcome.stderr) == (0, ""), outcome
+        assert checkpoints.parse_digests(outcome.stdout) == sorted(checkpoints.expected_digests(large).items())
+        assert outer.requests and all(head.startswith("CONNECT ") for head in outer.requests)
+
+        wrong = {"https_proxy": outer.url.replace("hunter2", "wrong-word")}
+        assert without_password(headrace(*stream, both, environment=wrong)).error_kind() == "access_denied"
+
+        # Authorities of the origin alone: the proxy is not trusted, and is what is named.
+        outcome = headrace(*stream, secure_site.ca_file, environment={"https_proxy": outer.url})
+        assert without_password(outcome).error_kind() == "tls_error"
+        assert "the proxy https://127.0.0.1:" in outcome.stderr
 
 
 def test_a_port_that_a_proxy_does_not_connect_to_is_refused_at_once(headrace, site, request):
