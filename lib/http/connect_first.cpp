@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
@@ -56,6 +57,30 @@ task<void> wait_for_end(race* shared, std::size_t seen) {
 }
 
 }  // namespace
+
+std::vector<endpoint> in_turn(std::vector<endpoint> addresses, std::size_t turns) {
+  if (addresses.size() < 2) return addresses;
+  const auto is_other = [preferred = addresses.front().family()](const endpoint& address) {
+    return address.family() != preferred;
+  };
+  std::vector<endpoint> others;
+  std::copy_if(addresses.begin(), addresses.end(), std::back_inserter(others), is_other);
+  std::erase_if(addresses, is_other);
+  const auto rotate = [turns](std::vector<endpoint>& alike) {
+    if (alike.empty()) return;
+    const auto first = static_cast<std::ptrdiff_t>(turns % alike.size());
+    std::rotate(alike.begin(), alike.begin() + first, alike.end());
+  };
+  rotate(addresses);
+  rotate(others);
+  std::vector<endpoint> ordered;
+  ordered.reserve(addresses.size() + others.size());
+  for (std::size_t at = 0; at < std::max(addresses.size(), others.size()); ++at) {
+    if (at < addresses.size()) ordered.push_back(addresses[at]);
+    if (at < others.size()) ordered.push_back(others[at]);
+  }
+  return ordered;
+}
 
 task<connect_outcome> connect_first(io_context& context, std::vector<endpoint> addresses,
                                     std::chrono::nanoseconds limit,

@@ -6,6 +6,7 @@
 #include <headrace/io/io_context.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <system_error>
 #include <vector>
@@ -19,6 +20,11 @@ struct connect_outcome {
   std::vector<endpoint>
       useless;  ///< Addresses that failed, or that another one overtook although it began later.
 };
+
+/// The order in which `addresses` are tried (RFC 8305, 4): the family of the first one and the
+/// other in turn, so that one that leads nowhere costs one wait. Within a family all are alike, and
+/// each comes first once in so many `turns`.
+[[nodiscard]] std::vector<endpoint> in_turn(std::vector<endpoint> addresses, std::size_t turns);
 
 /// Connects to the first of `addresses` that answers (RFC 8305): they are tried in order, the next
 /// one as soon as one fails, or after `patience` without an answer, beside those that are still

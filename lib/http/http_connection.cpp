@@ -1,5 +1,6 @@
 #include <headrace/http/http_connection.hpp>
 
+#include "http/http_proxy.hpp"
 #include "http/response_parser.hpp"
 
 #include <headrace/base/assert.hpp>
@@ -73,9 +74,21 @@ std::span<const char> http_connection::buffered() const noexcept {
   return {reinterpret_cast<const char*>(buffer_.get()) + begin_, end_ - begin_};
 }
 
+void http_connection::forward_through(std::shared_ptr<const detail::http_proxy> proxy,
+                                      const http_origin& origin) {
+  HEADRACE_ASSERT(state_ == state::ready);
+  proxy_ = std::move(proxy);
+  target_prefix_ = origin.scheme + "://" + origin.host_field();
+}
+
 task<result<http_response_head>> http_connection::send(http_request request) {
   if (state_ != state::ready)
     co_return misused("a request was sent on a connection that is not ready for one");
+  if (proxy_ != nullptr) {
+    request.target.insert(0, target_prefix_);
+    if (!proxy_->authorization.empty())
+      request.fields.emplace_back("Proxy-Authorization", proxy_->authorization);
+  }
   wire_.clear();
   auto serialized = request.serialize(wire_);
   if (!serialized) co_return failure{std::move(serialized).error()};
@@ -116,7 +129,19 @@ task<result<http_response_head>> http_connection::send(http_request request) {
   auto head = parser_->take_head();
   keep_alive_ = request.keep_alive && head.keep_alive();
   begin_body(head);
+  if (request.method == "CONNECT" && status_ >= 200 && status_ <= 299) state_ = state::tunnel;
+  if (proxy_ != nullptr && status_ == 407) co_return fail(detail::proxy_denial(*proxy_, head));
   co_return std::move(head);
+}
+
+result<std::unique_ptr<byte_stream>> http_connection::release() {
+  if (state_ != state::tunnel) return misused("a stream was asked for that is no tunnel");
+  if (begin_ != end_) {
+    return fail(error(errc::protocol_error,
+                      "it sent bytes behind its answer, before anything was said to the origin"));
+  }
+  state_ = state::failed;
+  return std::move(stream_);
 }
 
 void http_connection::begin_body(const http_response_head& head) {

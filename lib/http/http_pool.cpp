@@ -1,5 +1,7 @@
 #include <headrace/http/http_pool.hpp>
 
+#include "http/http_proxy.hpp"
+
 #include <headrace/base/assert.hpp>
 
 #include <algorithm>
@@ -33,13 +35,24 @@ task<result<http_lease>> http_pool::acquire_new(http_route route) {
 }
 
 task<result<http_lease>> http_pool::open(http_lease lease) {
-  auto stream = co_await connector_.connect(lease.from_->first);
+  const http_route& route = lease.from_->first;
+  auto stream = co_await connector_.connect(route);
   if (!stream) {
     ++statistics_.failed;
     co_return failure{std::move(stream).error()};
   }
   ++statistics_.opened;
-  lease.hold(std::make_unique<http_connection>(std::move(*stream)));
+  auto connection = std::make_unique<http_connection>(std::move(*stream));
+  // `https` goes through a tunnel, and never sees the proxy again.
+  if (!route.origin.is_secure()) {
+    auto proxy = detail::proxy_for(route);
+    if (!proxy) co_return failure{proxy.error()};
+    if (*proxy) {
+      connection->forward_through(std::make_shared<const detail::http_proxy>(std::move(**proxy)),
+                                  route.origin);
+    }
+  }
+  lease.hold(std::move(connection));
   co_return std::move(lease);
 }
 

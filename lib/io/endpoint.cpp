@@ -41,6 +41,14 @@ std::uint16_t endpoint::port() const noexcept {
   return 0;
 }
 
+endpoint endpoint::with_port(std::uint16_t port) const noexcept {
+  endpoint there = *this;
+  if (family() == AF_INET) reinterpret_cast<sockaddr_in*>(&there.storage_)->sin_port = htons(port);
+  if (family() == AF_INET6)
+    reinterpret_cast<sockaddr_in6*>(&there.storage_)->sin6_port = htons(port);
+  return there;
+}
+
 std::string endpoint::to_string() const {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (family() == AF_INET) {

@@ -36,7 +36,10 @@ attempt_failure stalled(const stall_watch& watch, const transfer_limits& limits,
                         const error& reason) {
   if (!watch.connected()) {
     return {failure_class::connect_timeout,
-            error(errc::timeout, "no connection within " + in_milliseconds(limits.connect_limit))};
+            error(errc::timeout,
+                  "no connection within " + in_milliseconds(limits.connect_limit) + ": " +
+                      reason.reason(),
+                  reason.context())};
   }
   return {failure_class::stalled,
           error(errc::timeout,
@@ -60,9 +63,14 @@ task<attempt_result> attempt_watched(storage_loop& loop, const transfer& terms,
   co_return attempted;
 }
 
-failure_class classify_connect(errc kind) {
-  if (kind == errc::timeout) return failure_class::connect_timeout;
-  return kind == errc::connect_error ? failure_class::connect_failed : failure_class::fatal;
+failure_class classify_connect(const error& failed) {
+  if (failed.kind() == errc::timeout) return failure_class::connect_timeout;
+  if (failed.kind() != errc::connect_error) return failure_class::fatal;
+  // A proxy's refusal: what it cannot reach now it may reach later, what it must not it never will.
+  const int status = failed.context().status;
+  if (status != 0 && classify_answer(status, "") == failure_class::fatal)
+    return failure_class::fatal;
+  return failure_class::connect_failed;
 }
 
 failure_class classify_send(const error& failed, const http_connection& connection) {
@@ -170,8 +178,7 @@ task<result<http_answer, attempt_failure>> ask(storage_loop& loop, const transfe
   auto acquiring =
       fresh ? loop.connections.acquire_new(asked.route) : loop.connections.acquire(asked.route);
   auto lease = co_await std::move(acquiring);
-  if (!lease)
-    co_return failure{attempt_failure{classify_connect(lease.error().kind()), lease.error()}};
+  if (!lease) co_return failure{attempt_failure{classify_connect(lease.error()), lease.error()}};
   http_connection& connection = **lease;
   watch.watch(connection);
   terms.statistics->count_request(loop.context.now());

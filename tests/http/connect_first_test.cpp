@@ -3,14 +3,10 @@
 #include <headrace/base/error.hpp>
 
 #include <doctest/doctest.h>
-#include <netinet/in.h>
 #include <support/scripted_server.hpp>
 #include <support/test_loop.hpp>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <support/useless_addresses.hpp>
 
-#include <array>
-#include <cerrno>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,50 +18,10 @@ namespace {
 using namespace std::chrono_literals;
 using detail::connect_first;
 using detail::connect_outcome;
-
-endpoint at(const char* address, std::uint16_t port) {
-  return *endpoint::from_literal(address, port);
-}
-
-/// An address on which nobody listens: it is taken, and its owner does not listen.
-class dead_address {
- public:
-  dead_address() : number_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const auto any = at("127.0.0.1", 0);
-    REQUIRE(::bind(number_, any.data(), any.size()) == 0);
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    REQUIRE(::getsockname(number_, reinterpret_cast<sockaddr*>(&storage), &size) == 0);
-    address = endpoint(reinterpret_cast<sockaddr*>(&storage), size);
-  }
-  ~dead_address() { ::close(number_); }
-  dead_address(const dead_address&) = delete;
-  dead_address& operator=(const dead_address&) = delete;
-  endpoint address;
-
- protected:
-  int number_;
-};
-
-/// An address that answers nothing at all: a listener whose queue is full, so that the kernel drops
-/// every SYN.
-class black_hole : public dead_address {
- public:
-  black_hole() {
-    REQUIRE(::listen(number_, 0) == 0);
-    for (int& filler : fillers_) {
-      filler = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-      const int begun = ::connect(filler, address.data(), address.size());
-      REQUIRE((begun == 0 || errno == EINPROGRESS));
-    }
-  }
-  ~black_hole() {
-    for (const int filler : fillers_) ::close(filler);
-  }
-
- private:
-  std::array<int, 4> fillers_{};
-};
+using detail::in_turn;
+using test::at;
+using test::black_hole;
+using test::dead_address;
 
 test::steps silence(const test::seen_request&) { return {}; }
 
@@ -83,6 +39,32 @@ task<connect_outcome> connect_then_stop(io_context* loop, std::vector<endpoint> 
       co_await with_stop(stop.get_token(), connect_first(*loop, std::move(addresses), 10s, 250ms));
   co_await scope.join();
   co_return outcome;
+}
+
+TEST_SUITE("unit") {
+  TEST_CASE("families take turns, beginning with that of the first address") {
+    const endpoint six_a = at("2001:db8::a", 1), six_b = at("2001:db8::b", 1);
+    const endpoint four_a = at("192.0.2.1", 1), four_b = at("192.0.2.2", 1);
+    const endpoint four_c = at("192.0.2.3", 1);
+    using order = std::vector<endpoint>;
+    CHECK(in_turn({six_a, six_b, four_a, four_b, four_c}, 0) ==
+          order{six_a, four_a, six_b, four_b, four_c});
+    CHECK(in_turn({four_a, six_a, four_b, four_c, six_b}, 0) ==
+          order{four_a, six_a, four_b, six_b, four_c});
+    CHECK(in_turn({six_a, six_b}, 0) == order{six_a, six_b});
+    CHECK(in_turn({four_a}, 7) == order{four_a});
+    CHECK(in_turn({}, 7).empty());
+  }
+
+  TEST_CASE("within a family each address comes first once") {
+    const endpoint six = at("2001:db8::a", 1);
+    const endpoint four_a = at("192.0.2.1", 1), four_b = at("192.0.2.2", 1);
+    const endpoint four_c = at("192.0.2.3", 1);
+    using order = std::vector<endpoint>;
+    CHECK(in_turn({four_a, four_b, four_c, six}, 0) == order{four_a, six, four_b, four_c});
+    CHECK(in_turn({four_a, four_b, four_c, six}, 1) == order{four_b, six, four_c, four_a});
+    CHECK(in_turn({four_a, four_b, four_c, six}, 5) == order{four_c, six, four_a, four_b});
+  }
 }
 
 TEST_SUITE("server") {

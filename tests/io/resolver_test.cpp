@@ -4,6 +4,7 @@
 
 #include <headrace/base/error.hpp>
 #include <headrace/coro/async_scope.hpp>
+#include <headrace/io/inherited.hpp>
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -25,10 +26,14 @@
 #include <cstring>
 #include <filesystem>
 #include <initializer_list>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace headrace;
@@ -36,8 +41,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-task<std::unique_ptr<resolver>> make(io_context* loop) {
-  co_return std::make_unique<resolver>(*loop);
+task<std::unique_ptr<resolver>> make(io_context* loop, std::string servers) {
+  co_return std::make_unique<resolver>(*loop, resolver::options{std::move(servers)});
 }
 
 task<> drop(std::unique_ptr<resolver> dropped) {
@@ -69,7 +74,9 @@ task<> join(async_scope* scope) { co_await scope->join(); }
 /// A resolver on a loop of its own.
 struct resolving {
   test::loop_thread loop;
-  std::unique_ptr<resolver> names = loop.run(make(&loop.context()));
+  std::unique_ptr<resolver> names;
+  explicit resolving(std::string servers = {})
+      : names(loop.run(make(&loop.context(), std::move(servers)))) {}
   ~resolving() { loop.run(drop(std::move(names))); }
 };
 
@@ -77,25 +84,47 @@ bool contains(const std::vector<std::string>& all, std::string_view one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-/// A name server on 127.0.0.1:53 that knows `four.test`, `both.test`, `silent.test` (never
-/// answers), `late.test` (answers only who asks again), and that all others do not exist.
+/// A name server on 127.0.0.1 that knows `four.test`, `both.test`, `many.test` (more addresses than
+/// anybody wants), `silent.test` and all
+/// that begin like it (never answer), `held.test` (answers once that is released),
+/// `late.test` (answers only who asks again), and that all others do not exist.
 class name_server {
  public:
-  name_server() : socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    const endpoint address = *endpoint::from_literal("127.0.0.1", 53);
-    REQUIRE(::bind(socket_.native(), address.data(), address.size()) == 0);
+  explicit name_server(std::uint16_t port = 0)
+      : socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    const endpoint wanted = *endpoint::from_literal("127.0.0.1", port);
+    REQUIRE(::bind(socket_.native(), wanted.data(), wanted.size()) == 0);
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    REQUIRE(::getsockname(socket_.native(), reinterpret_cast<sockaddr*>(&storage), &size) == 0);
+    address_ = endpoint(reinterpret_cast<sockaddr*>(&storage), size);
     thread_ = std::thread([this] { serve(); });
   }
   name_server(const name_server&) = delete;
   name_server& operator=(const name_server&) = delete;
   ~name_server() {
+    release();
     const int self = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     const test::raw_peer waker(self);
-    const endpoint address = *endpoint::from_literal("127.0.0.1", 53);
-    static_cast<void>(::sendto(self, "", 0, 0, address.data(), address.size()));
+    static_cast<void>(::sendto(self, "", 0, 0, address_.data(), address_.size()));
     thread_.join();
   }
+  [[nodiscard]] std::string address() const { return address_.to_string(); }
+
+  /// How many packets have come.
   [[nodiscard]] int asked() const noexcept { return asked_; }
+
+  /// How many questions about `name` have come, each counted once however often it was repeated.
+  [[nodiscard]] std::size_t questions(const std::string& name) const {
+    const std::lock_guard lock(mutex_);
+    const auto known = questions_.find(name);
+    return known == questions_.end() ? 0 : known->second.size();
+  }
+
+  void release() noexcept {
+    released_ = true;
+    released_.notify_all();
+  }
 
  private:
   void serve() {
@@ -106,7 +135,6 @@ class name_server {
       const auto count = ::recvfrom(socket_.native(), memory.data(), memory.size(), 0,
                                     reinterpret_cast<sockaddr*>(&from), &size);
       if (count <= 0) return;
-      ++asked_;
       const auto reply = answer({memory.begin(), memory.begin() + count});
       if (reply.empty()) continue;
       static_cast<void>(::sendto(socket_.native(), reply.data(), reply.size(), 0,
@@ -126,33 +154,48 @@ class name_server {
     }
     const bool six = question.at(at + 2) == 28;
     const auto end = at + 5;
-    if (name == "silent.test.") return {};
+    {
+      const std::lock_guard lock(mutex_);
+      questions_[name].insert({question.at(0), question.at(1), question.at(at + 2)});
+    }
+    ++asked_;
+    if (name.starts_with("silent")) return {};
+    if (name == "held.test.") released_.wait(false);
     if (name == "late.test." && late_.insert(six).second) return {};
     std::vector<unsigned char> reply(question.begin(),
                                      question.begin() + static_cast<std::ptrdiff_t>(end));
-    const bool known = name == "four.test." || name == "both.test." || name == "late.test.";
+    const bool known = name == "four.test." || name == "both.test." || name == "late.test." ||
+                       name == "held.test." || name == "many.test.";
     const bool found = six ? name == "both.test." : known;
+    const unsigned char count = name == "many.test." ? 28 : 1;
     reply[2] = 0x81;
     reply[3] = known ? 0x80 : 0x83;
-    reply[7] = found ? 1 : 0;
+    reply[7] = found ? count : 0;
     reply[9] = reply[11] = 0;
     if (!found) return reply;
     const auto add = [&reply](std::initializer_list<unsigned char> bytes) {
       reply.insert(reply.end(), bytes.begin(), bytes.end());
     };
-    // The name again, the type, the class, a minute to live, and the address from the range for
-    // documentation.
-    add({0xc0, 12, 0, static_cast<unsigned char>(six ? 28 : 1), 0, 1, 0, 0, 0, 60});
-    if (six) {
-      add({0, 16, 0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7});
-    } else {
-      add({0, 4, 192, 0, 2, 7});
+    for (unsigned char at_record = 0; at_record < count; ++at_record) {
+      // The name again, the type, the class, a minute to live, and the address from the range for
+      // documentation.
+      add({0xc0, 12, 0, static_cast<unsigned char>(six ? 28 : 1), 0, 1, 0, 0, 0, 60});
+      const auto host = static_cast<unsigned char>(7 + at_record);
+      if (six) {
+        add({0, 16, 0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host});
+      } else {
+        add({0, 4, 192, 0, 2, host});
+      }
     }
     return reply;
   }
 
   test::raw_peer socket_;
+  endpoint address_;
   std::atomic<int> asked_{0};
+  std::atomic<bool> released_{false};
+  mutable std::mutex mutex_;
+  std::map<std::string, std::set<std::array<unsigned char, 3>>> questions_;
   std::set<bool> late_;
   std::thread thread_;
 };
@@ -212,6 +255,61 @@ int run_with_name_server(const char* test_case) {
   REQUIRE(::waitpid(child, &status, 0) == child);
   std::filesystem::remove(configuration);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+task<> found_into(resolver* by, std::string host, std::uint16_t port,
+                  std::vector<std::string>* found) {
+  const auto names = co_await resolve(by, std::move(host), port);
+  found->insert(found->end(), names.begin(), names.end());
+}
+
+task<> forget(resolver* by, std::string host) {
+  by->forget(host);
+  co_return;
+}
+
+/// Within the time that a slow machine may take.
+template <class Condition>
+bool comes_true(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+/// All that was spawned before on its loop has begun.
+task<> nothing() { co_return; }
+
+std::set<int> open_sockets() {
+  std::set<int> numbers;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const auto target = std::filesystem::read_symlink(entry.path(), gone);
+    if (!gone && target.string().starts_with("socket:"))
+      numbers.insert(std::stoi(entry.path().filename().string()));
+  }
+  return numbers;
+}
+
+/// Forks as the runtime does; whether `numbers` are open in the child.
+std::vector<bool> open_in_child(const std::vector<int>& numbers) {
+  std::vector<bool> open;
+  for (const int number : numbers) {
+    detail::inherited_descriptors::lock();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      detail::inherited_descriptors::close_in_child();
+      ::_exit(::fcntl(number, F_GETFD) >= 0 ? 1 : 0);
+    }
+    detail::inherited_descriptors::unlock();
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    open.push_back(WEXITSTATUS(status) != 0);
+  }
+  return open;
 }
 
 task<> count_found(resolver* by, int* found) {
@@ -321,6 +419,116 @@ TEST_SUITE("unit") {
     CHECK(test::open_descriptors() == before);
   }
 
+  TEST_CASE("an answer is kept as long as it is good, whatever the case and the port") {
+    const name_server server;
+    resolving here(server.address());
+    resolver* const names = here.names.get();
+    const std::vector<std::string> expected{"192.0.2.7:80"};
+    CHECK(here.loop.run(resolve(names, "four.test.", 80)) == expected);
+    CHECK(server.questions("four.test.") == 2);
+    CHECK(here.loop.run(resolve(names, "four.test.", 80)) == expected);
+    CHECK(here.loop.run(resolve(names, "Four.TEST.", 8080)) ==
+          std::vector<std::string>{"192.0.2.7:8080"});
+    CHECK(server.questions("four.test.") == 2);
+    here.loop.run(forget(names, "FOUR.test."));
+    CHECK(here.loop.run(resolve(names, "four.test.", 80)) == expected);
+    CHECK(server.questions("four.test.") == 4);
+  }
+
+  TEST_CASE("a failure is not kept") {
+    const name_server server;
+    resolving here(server.address());
+    for (const std::size_t questions : {2, 4}) {
+      const auto failed = here.loop.run(failure_of(here.names.get(), "missing.test."));
+      CHECK(failed.kind() == errc::connect_error);
+      CHECK(server.questions("missing.test.") == questions);
+    }
+  }
+
+  TEST_CASE("those who ask together share one query, and the stop of one is its own") {
+    name_server server;
+    resolving here(server.address());
+    resolver* const names = here.names.get();
+    std::vector<std::string> found;
+    std::vector<errc> kinds;
+    async_scope first;
+    async_scope others;
+    // The first one drives; whoever is left goes on.
+    first.spawn(here.loop.context(), fail_into(names, "held.test.", &kinds));
+    for (const auto port : std::array<std::uint16_t, 3>{80, 443, 8080})
+      others.spawn(here.loop.context(), found_into(names, "Held.Test.", port, &found));
+    here.loop.run(nothing());
+    first.request_stop();
+    sync_wait(join(&first));
+    CHECK(kinds == std::vector<errc>{errc::cancelled});
+    server.release();
+    sync_wait(join(&others));
+    CHECK(found.size() == 3);
+    for (const char* address : {"192.0.2.7:80", "192.0.2.7:443", "192.0.2.7:8080"})
+      CHECK(contains(found, address));
+    CHECK(server.questions("held.test.") == 2);
+  }
+
+  TEST_CASE("a query that nobody waits for any more is not joined by those who come later") {
+    const name_server server;
+    resolving here(server.address());
+    resolver* const names = here.names.get();
+    std::vector<errc> kinds;
+    async_scope other;
+    other.spawn(here.loop.context(), fail_into(names, "silent.test.", &kinds));
+    for (int round = 0; round < 3; ++round) {
+      async_scope stopped;
+      const auto before = server.questions("silent-too.test.");
+      stopped.spawn(here.loop.context(), fail_into(names, "silent-too.test.", &kinds));
+      CHECK(comes_true([&] { return server.questions("silent-too.test.") > before; }));
+      stopped.request_stop();
+      sync_wait(join(&stopped));
+    }
+    CHECK(here.loop.run(resolve(names, "localhost", 1)).size() > 0);
+    other.request_stop();
+    sync_wait(join(&other));
+    CHECK(kinds == std::vector<errc>(4, errc::cancelled));
+  }
+
+  TEST_CASE("a server cannot give more addresses than anybody will try") {
+    const name_server server;
+    resolving here(server.address());
+    CHECK(here.loop.run(resolve(here.names.get(), "many.test.", 80)).size() == 16);
+  }
+
+  TEST_CASE("name servers that are no addresses are refused") {
+    resolving here("a server, or two");
+    const auto failed = here.loop.run(failure_of(here.names.get(), "four.test."));
+    CHECK(failed.kind() == errc::invalid_request);
+  }
+
+  TEST_CASE("a forked child closes the sockets of queries under way, and none that came later") {
+    const name_server server;
+    resolving here(server.address());
+    std::vector<errc> kinds;
+    const auto before = open_sockets();
+    async_scope asking;
+    asking.spawn(here.loop.context(), fail_into(here.names.get(), "silent.test.", &kinds));
+    REQUIRE(comes_true([&] { return server.asked() > 0; }));
+    std::vector<int> opened;
+    for (const int number : open_sockets()) {
+      if (!before.contains(number)) opened.push_back(number);
+    }
+    REQUIRE(!opened.empty());
+    CHECK(open_in_child(opened) == std::vector<bool>(opened.size(), false));
+    asking.request_stop();
+    sync_wait(join(&asking));
+
+    // The same numbers are somebody else's now.
+    std::vector<test::raw_peer> mine;
+    std::vector<int> numbers;
+    for (std::size_t count = 0; count < opened.size(); ++count) {
+      mine.emplace_back(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+      numbers.push_back(mine.back().native());
+    }
+    CHECK(open_in_child(numbers) == std::vector<bool>(numbers.size(), true));
+  }
+
   TEST_CASE("names are asked of a name server, and a stop of some does not lose the others") {
     const int status = run_with_name_server("child: a name server of our own");
     if (status == not_allowed_here) {
@@ -331,7 +539,7 @@ TEST_SUITE("unit") {
   }
 
   TEST_CASE("child: a name server of our own" * doctest::skip()) {
-    const name_server server;
+    const name_server server(53);
     resolving here;
     resolver* const names = here.names.get();
     CHECK(here.loop.run(resolve(names, "four.test", 80)) ==

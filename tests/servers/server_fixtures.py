@@ -13,6 +13,7 @@ import pytest
 import azurite as azurite_server
 from nginx import Nginx
 from seaweedfs import SeaweedFS
+from tinyproxy import Tinyproxy
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +52,20 @@ def tls_nginx(tmp_path):
     root.mkdir()
     with Nginx(root, tls=True, access_log=tmp_path / "tls-access.log") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def tinyproxy():
+    """A running proxy that asks for a user and a password; `url` holds both."""
+    with Tinyproxy(user="user", password="hunter2") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def strict_tinyproxy():
+    """A running proxy that connects to port 443 alone."""
+    with Tinyproxy(connect_ports=(443,)) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@
 #include <array>
 #include <charconv>
 #include <condition_variable>
+#include <cstdlib>
 #include <future>
 #include <mutex>
 #include <set>
@@ -23,6 +24,13 @@ namespace headrace::test {
 namespace {
 
 constexpr std::chrono::seconds patience{20};
+
+// A proxy of the user's would be asked for servers on this machine's loopback. Before any thread.
+[[maybe_unused]] const bool without_proxies = [] {
+  for (const char* name : {"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"})
+    ::unsetenv(name);
+  return true;
+}();
 
 bool same_name(std::string_view left, std::string_view right) {
   const auto lower = [](char c) {

@@ -2,6 +2,7 @@
 
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
+#include <headrace/http/http_origin.hpp>
 #include <headrace/http/http_request.hpp>
 #include <headrace/http/http_response_head.hpp>
 #include <headrace/io/buffer_sequence.hpp>
@@ -19,7 +20,8 @@ namespace headrace {
 
 namespace detail {
 class response_parser;
-}
+struct http_proxy;
+}  // namespace detail
 
 /// One HTTP/1.1 connection: exchange after exchange, one at a time. One attempt each, no policy:
 /// limits on time, retries and redirects are the caller's.
@@ -44,6 +46,11 @@ class http_connection {
   ~http_connection();
   http_connection(const http_connection&) = delete;
   http_connection& operator=(const http_connection&) = delete;
+
+  /// From now on the peer is `proxy`, which forwards what is sent to `origin`, in plain HTTP:
+  /// targets take the absolute form, the proxy's own credentials go along, and its 407 is an
+  /// `access_denied` of `send`. Between exchanges only.
+  void forward_through(std::shared_ptr<const detail::http_proxy> proxy, const http_origin& origin);
 
   /// Sends `request` and receives the head of its answer; 1xx answers before it are skipped.
   ///
@@ -73,6 +80,11 @@ class http_connection {
   /// `limit` bytes are a `protocol_error`, after which the connection is not reusable. The body of
   /// an error that is encoded is skipped and comes out empty.
   [[nodiscard]] task<result<std::string>> read_text(std::size_t limit);
+
+  /// The stream, for what is spoken on it after a CONNECT that was answered with 2xx (to which
+  /// there is no body, whatever the head says). `protocol_error` where the peer has said more than
+  /// that. The connection may then only be destroyed.
+  [[nodiscard]] result<std::unique_ptr<byte_stream>> release();
 
   /// Whether another request may be sent: nothing is under way, the body is wholly consumed, both
   /// sides keep the connection, and nothing came after the body. A new connection is reusable.
@@ -105,7 +117,7 @@ class http_connection {
   [[nodiscard]] std::uint64_t body_received() const noexcept { return body_received_; }
 
  private:
-  enum class state : std::uint8_t { ready, exchanging, body, finished, failed };
+  enum class state : std::uint8_t { ready, exchanging, body, finished, tunnel, failed };
   enum class framing : std::uint8_t { none, length, chunked, close };
 
   [[nodiscard]] failure<error> fail(const error& reason);
@@ -127,6 +139,8 @@ class http_connection {
   std::size_t end_ = 0;
   std::string wire_;            ///< The request; kept for its capacity.
   std::vector<iovec> vectors_;  ///< A destination that was cut; kept for its capacity.
+  std::shared_ptr<const detail::http_proxy> proxy_;  ///< Whom the peer is, where it forwards.
+  std::string target_prefix_;                        ///< What makes a target absolute for it.
   std::uint64_t exchanges_ = 0;
   std::uint64_t bytes_received_ = 0;
   std::uint64_t body_received_ = 0;

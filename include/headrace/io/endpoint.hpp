@@ -22,6 +22,8 @@ class endpoint {
 
   [[nodiscard]] int family() const noexcept { return storage_.ss_family; }
   [[nodiscard]] std::uint16_t port() const noexcept;
+  /// The same address with another port.
+  [[nodiscard]] endpoint with_port(std::uint16_t port) const noexcept;
   [[nodiscard]] const sockaddr* data() const noexcept {
     return reinterpret_cast<const sockaddr*>(&storage_);
   }
