@@ -14,8 +14,10 @@ struct known_scheme {
   make_store* make;
 };
 
-constexpr std::array<known_scheme, 4> known_schemes = {{
+constexpr std::array<known_scheme, 6> known_schemes = {{
     {"s3", &make_s3_store},
+    {"gs", &make_gcs_store},
+    {"hf", &make_hub_store},
     {"http", &make_http_store},
     {"https", &make_http_store},
     {"file", &make_file_store},
