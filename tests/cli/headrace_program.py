@@ -38,7 +38,7 @@ def clean_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("HEADRACE_", "AWS_")) and not name.lower().endswith("_proxy")
+        if not name.startswith(("HEADRACE_", "AWS_", "HF_", "GOOGLE_")) and not name.lower().endswith("_proxy")
     }
 
 

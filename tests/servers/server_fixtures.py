@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_gcs import FakeGCS
 from nginx import Nginx
 from seaweedfs import SeaweedFS
 
@@ -19,6 +20,13 @@ def seaweedfs():
     """A running S3 server, one for the whole session: use a bucket of your own. `public` is readable by anyone."""
     with SeaweedFS(anonymous_buckets=("public",)) as server:
         server.client().create_bucket("public")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs():
+    """A running stand-in for Google Cloud Storage, one for the whole session: use a bucket of your own."""
+    with FakeGCS() as server:
         yield server
 
 
