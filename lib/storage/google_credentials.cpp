@@ -69,12 +69,15 @@ std::string said_by(const service_answer& answer, std::initializer_list<std::str
     code = string_of(*inner, "status");
     description = string_of(*inner, "message");
   }
+  // Before anything is cut off: the beginning of a secret is one as well.
+  for (const auto secret : secrets) {
+    const auto beginning = secret.substr(0, 16);
+    if (beginning.size() >= 8 && (code + " " + description).find(beginning) != std::string::npos)
+      return {};
+  }
   std::string said = detail::printable(code, 64);
   if (!description.empty())
     said += (said.empty() ? "" : ": ") + detail::printable(description, 256);
-  for (const auto secret : secrets) {
-    if (secret.size() >= 8 && said.find(secret.substr(0, 64)) != std::string::npos) return {};
-  }
   return said;
 }
 
@@ -331,33 +334,48 @@ class google_token_source final : public expiring_source<google_token> {
     co_return token;
   }
 
+  [[nodiscard]] addressed_request metadata_request(std::string target) const {
+    // Beside the machine: no proxy stands between.
+    addressed_request asked{.route = {settings_.metadata, nullptr}, .request = {}};
+    asked.request.target = std::move(target);
+    asked.request.host = settings_.metadata.host_field();
+    asked.request.fields = {{"Metadata-Flavor", "Google"}};
+    return asked;
+  }
+
+  /// Whether a metadata server of Google's is there. Nobody may be, and networks that drop packets
+  /// say so by silence: given up on soon.
+  task<result<bool>> finds_metadata(storage_loop& loop) {
+    auto answer = co_await ask_service(loop, {.asked = metadata_request("/"),
+                                              .about = "the metadata server",
+                                              .connect_limit = std::chrono::milliseconds(500),
+                                              .answer_limit = std::chrono::seconds(2),
+                                              .retries = 1});
+    if (!answer) {
+      if (answer.error().kind() == errc::cancelled) co_return failure{answer.error()};
+      co_return false;
+    }
+    co_return answer->head.field("Metadata-Flavor") == "Google";
+  }
+
   task<result<expiring<google_token>>> ask_metadata(storage_loop& loop) {
     const std::string service = settings_.metadata_named
                                     ? "the metadata server that GCE_METADATA_HOST names"
                                     : "the metadata server";
-    // Beside the machine: no proxy stands between.
-    service_request wanted{.asked = {.route = {settings_.metadata, nullptr}, .request = {}},
-                           .about = service};
-    wanted.asked.request.target =
-        "/computeMetadata/v1/instance/service-accounts/default/token?scopes=" +
-        percent_encode(storage_scope, slash::encoded);
-    wanted.asked.request.host = settings_.metadata.host_field();
-    wanted.asked.request.fields = {{"Metadata-Flavor", "Google"}};
     if (!settings_.metadata_named) {
-      // Nobody may be there, and networks that drop packets say so by silence.
-      wanted.connect_limit = std::chrono::milliseconds(500);
-      wanted.answer_limit = std::chrono::seconds(2);
-      wanted.retries = 1;
+      auto found = co_await finds_metadata(loop);
+      if (!found) co_return failure{found.error()};
+      if (!*found) co_return none("no credentials were found and no metadata server answers");
     }
-    auto answer = co_await ask_service(loop, std::move(wanted));
-    if (!answer) {
-      if (settings_.metadata_named || answer.error().kind() == errc::cancelled)
-        co_return failure{answer.error()};
-      co_return none("no credentials were found and no metadata server answers");
-    }
+    // From here on there is one, and without its answer nobody knows who we are.
+    auto answer = co_await ask_service(
+        loop, {.asked = metadata_request(
+                   "/computeMetadata/v1/instance/service-accounts/default/token?scopes=" +
+                   percent_encode(storage_scope, slash::encoded)),
+               .about = service});
+    if (!answer) co_return failure{answer.error()};
     const auto flavor = answer->head.field("Metadata-Flavor");
     if (!flavor || *flavor != "Google") {
-      if (!settings_.metadata_named) co_return none("no credentials were found");
       co_return failure{error(errc::protocol_error,
                               service + " is none: its answer lacks 'Metadata-Flavor: Google'",
                               {.peer = answer->peer, .status = answer->head.status()})};

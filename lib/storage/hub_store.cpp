@@ -253,12 +253,17 @@ class hub_store final : public http_object_store {
     const auto location = head.field("Location");
     auto target = location ? api_target(*location) : std::nullopt;
     if (!target) return false;
-    std::string_view name = *target;
-    name.remove_prefix(endpoint_.path.size() + std::string_view("/api/models/").size());
-    for (const std::string_view rest : {"/revision/", "/tree/"}) {
-      if (const auto end = name.find(rest); end != std::string_view::npos)
-        name = name.substr(0, end);
+    std::string_view path = std::string_view(*target).substr(0, target->find('?'));
+    path.remove_prefix(endpoint_.path.size() + std::string_view("/api/models/").size());
+    // `org/name/revision/…`, or `name/revision/…` for old repositories.
+    std::size_t end = path.find('/');
+    if (end != std::string_view::npos) {
+      const auto second = path.find('/', end + 1);
+      const auto rest = second == std::string_view::npos ? "" : path.substr(second);
+      if (rest.empty() || rest.starts_with("/revision/") || rest.starts_with("/tree/"))
+        end = second;
     }
+    const auto name = path.substr(0, end);
     if (!is_hub_repository(name)) return false;
     const std::lock_guard lock(mutex_);
     if (repository_ == name) return false;

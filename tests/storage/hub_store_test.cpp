@@ -367,6 +367,21 @@ TEST_SUITE("fault") {
     REQUIRE_MESSAGE(opened, (opened ? "" : opened.error().what()));
     CHECK(source->uri() == "hf://org/old/config.json");
     CHECK(hub.requests().size() == 3);
+    // Names that look like a part of the API's paths, and those without an organisation.
+    for (const char* const name : {"org/tree", "org/revision", "bert", "a/b"}) {
+      CAPTURE(name);
+      scripted_server renamed([name](const seen_request& request) -> steps {
+        if (request.number == 0) {
+          return {action::send{answer(
+              307, {{"Location", "/api/models/" + std::string(name) + "/revision/main?x=/y"}})}};
+        }
+        if (request.path().starts_with("/api/")) return {action::send{revision_answer()}};
+        return {action::send{answer_with(object, request, "\"blob\"")}};
+      });
+      REQUIRE(here.open(*store_of("hf://org/old", options_for(renamed))->source("x.json")));
+      CHECK(renamed.requests().at(2).target ==
+            "/" + std::string(name) + "/resolve/" + commit + "/x.json");
+    }
     // One that leads in a circle, or away from the API, ends.
     scripted_server circle([](const seen_request& request) -> steps {
       const bool one = request.path().find("/org/old/") != std::string::npos;
