@@ -270,8 +270,8 @@ class google_token_source final : public expiring_source<google_token> {
       asked.request.target = account.subject_place->target();
       asked.request.host = account.subject_place->origin.host_field();
       asked.request.fields = account.subject_fields;
-      auto answer = co_await ask_service(
-          loop, {.asked = std::move(asked), .about = "the subject token of " + where});
+      service_request wanted{.asked = std::move(asked), .about = "the subject token of " + where};
+      auto answer = co_await ask_service(loop, std::move(wanted));
       if (!answer) co_return failure{answer.error()};
       if (answer->head.status() != 200) {
         co_return failure{refused(*answer, from, "the request for the subject token of " + where,
@@ -317,7 +317,8 @@ class google_token_source final : public expiring_source<google_token> {
     asked.request.fields = {{"Authorization", "Bearer " + bearer},
                             {"Content-Type", "application/json"}};
     asked.request.body = boost::json::serialize(body);
-    auto answer = co_await ask_service(loop, {.asked = std::move(asked), .about = service});
+    service_request asking{.asked = std::move(asked), .about = service};
+    auto answer = co_await ask_service(loop, std::move(asking));
     if (!answer) co_return failure{answer.error()};
     if (answer->head.status() != 200) {
       co_return failure{
@@ -346,11 +347,12 @@ class google_token_source final : public expiring_source<google_token> {
   /// Whether a metadata server of Google's is there. Nobody may be, and networks that drop packets
   /// say so by silence: given up on soon.
   task<result<bool>> finds_metadata(storage_loop& loop) {
-    auto answer = co_await ask_service(loop, {.asked = metadata_request("/"),
-                                              .about = "the metadata server",
-                                              .connect_limit = std::chrono::milliseconds(500),
-                                              .answer_limit = std::chrono::seconds(2),
-                                              .retries = 1});
+    service_request wanted{.asked = metadata_request("/"),
+                           .about = "the metadata server",
+                           .connect_limit = std::chrono::milliseconds(500),
+                           .answer_limit = std::chrono::seconds(2),
+                           .retries = 1};
+    auto answer = co_await ask_service(loop, std::move(wanted));
     if (!answer) {
       if (answer.error().kind() == errc::cancelled) co_return failure{answer.error()};
       co_return false;
@@ -368,11 +370,12 @@ class google_token_source final : public expiring_source<google_token> {
       if (!*found) co_return none("no credentials were found and no metadata server answers");
     }
     // From here on there is one, and without its answer nobody knows who we are.
-    auto answer = co_await ask_service(
-        loop, {.asked = metadata_request(
-                   "/computeMetadata/v1/instance/service-accounts/default/token?scopes=" +
-                   percent_encode(storage_scope, slash::encoded)),
-               .about = service});
+    service_request wanted{
+        .asked =
+            metadata_request("/computeMetadata/v1/instance/service-accounts/default/token?scopes=" +
+                             percent_encode(storage_scope, slash::encoded)),
+        .about = service};
+    auto answer = co_await ask_service(loop, std::move(wanted));
     if (!answer) co_return failure{answer.error()};
     const auto flavor = answer->head.field("Metadata-Flavor");
     if (!flavor || *flavor != "Google") {
@@ -405,8 +408,8 @@ class google_token_source final : public expiring_source<google_token> {
     asked.request.fields = std::move(fields);
     asked.request.fields.emplace_back("Content-Type", "application/x-www-form-urlencoded");
     asked.request.body = std::move(form);
-    auto answer =
-        co_await ask_service(loop, {.asked = std::move(asked), .about = std::move(service)});
+    service_request wanted{.asked = std::move(asked), .about = std::move(service)};
+    auto answer = co_await ask_service(loop, std::move(wanted));
     co_return answer;
   }
 
