@@ -61,6 +61,15 @@ class http_object_store : public object_store,
     return object_version::of(head, total);
   }
 
+  /// What a redirect tells of the object that it leads to, where the store pins by that (the Hub).
+  /// Those who serve the object then need not name its version as the store does: their answers are
+  /// compared with its size, and with each other's by origin. Nothing: redirects tell nothing.
+  [[nodiscard]] virtual std::optional<object_version> version_of_redirect(
+      const http_response_head& head) const {
+    static_cast<void>(head);
+    return std::nullopt;
+  }
+
   /// How connections to the store, and to where it redirects, are made.
   [[nodiscard]] virtual std::shared_ptr<const network_settings> network() const noexcept = 0;
 
@@ -91,6 +100,10 @@ class http_object_store : public object_store,
                                                                   const storage_options& options);
 [[nodiscard]] result<std::shared_ptr<object_store>> make_azure_store(
     const uri& location, const storage_options& options);
+[[nodiscard]] result<std::shared_ptr<object_store>> make_gcs_store(const uri& location,
+                                                                   const storage_options& options);
+[[nodiscard]] result<std::shared_ptr<object_store>> make_hub_store(const uri& location,
+                                                                   const storage_options& options);
 [[nodiscard]] result<std::shared_ptr<object_store>> make_http_store(const uri& location,
                                                                     const storage_options& options);
 [[nodiscard]] result<std::shared_ptr<object_store>> make_file_store(const uri& location,

@@ -7,14 +7,26 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 namespace headrace {
 namespace {
 
+/// Of which origins behind redirects it is remembered how they name the object's version.
+constexpr std::size_t remembered_origins = 8;
+
+/// How often a range tries what another one has found, without a byte, before it is refused.
+constexpr unsigned overtaken_limit = 2;
+
 failure<attempt_failure> refuse(const http_answer& answer, errc kind, std::string why) {
   return failure{
       attempt_failure{failure_class::fatal, error(kind, std::move(why), answer.context())}};
+}
+
+failure<attempt_failure> changed(const http_answer& answer, const std::string& difference) {
+  return refuse(answer, errc::object_changed,
+                "the object changed while it was read (" + difference + "): load it again");
 }
 
 failure<attempt_failure> body_failed(const error& reason) {
@@ -48,13 +60,14 @@ class http_range_source::range_exchange final : public http_exchange {
   [[nodiscard]] bool more() const noexcept override { return position_ < end_; }
 
   task<attempt_result> attempt(stall_watch& watch, bool fresh) override {
-    auto prepared = co_await prepare();
+    const auto elsewhere = source_.redirection();
+    auto prepared = co_await prepare(elsewhere);
     if (!prepared) co_return failure{attempt_failure{failure_class::fatal, prepared.error()}};
     const http_origin origin = prepared->route.origin;
     const std::string target = prepared->request.target;
     auto answer = co_await ask(loop_, terms_, retries_, watch, std::move(*prepared), fresh);
     if (!answer) co_return failure{answer.error()};
-    auto outcome = co_await receive(*answer, origin, target);
+    auto outcome = co_await receive(*answer, origin, target, elsewhere);
     // A lease whose body was not consumed closes its connection: what is left of it belongs to
     // nobody.
     watch.release();
@@ -63,12 +76,11 @@ class http_range_source::range_exchange final : public http_exchange {
   }
 
  private:
-  task<result<addressed_request>> prepare() {
+  task<result<addressed_request>> prepare(std::optional<redirected> elsewhere) {
     object_request wanted{
         .name = source_.name_,
         .range = "bytes=" + std::to_string(position_) + "-" + std::to_string(end_ - 1),
         .pin = source_.pin()};
-    const auto elsewhere = source_.redirection();
     if (!elsewhere) {
       auto made = co_await source_.store_->get(loop_, std::move(wanted));
       co_return made;
@@ -83,18 +95,19 @@ class http_range_source::range_exchange final : public http_exchange {
   }
 
   task<attempt_result> receive(http_answer& answer, const http_origin& origin,
-                               const std::string& target) {
+                               const std::string& target,
+                               const std::optional<redirected>& elsewhere) {
     const int status = answer.head.status();
     if (status == 206) {
-      auto taken = co_await take_part(answer);
+      auto taken = co_await take_part(answer, origin);
       co_return taken;
     }
     if (status == 200) {
-      auto taken = co_await take_from_whole(answer);
+      auto taken = co_await take_from_whole(answer, origin);
       co_return taken;
     }
-    if (status == 416 && opening_ && !source_.pin()) {
-      auto found = find_empty(answer);
+    if (status == 416 && opening_ && !source_.pinned()) {
+      auto found = find_empty(answer, origin);
       co_await drain(answer);
       co_return found;
     }
@@ -103,19 +116,22 @@ class http_range_source::range_exchange final : public http_exchange {
       co_await drain(answer);
       co_return followed;
     }
-    // A signed address runs out; whoever handed it out makes a new one, once.
-    if ((status == 401 || status == 403 || status == 410) && !renewed_ && source_.redirection()) {
-      renewed_ = true;
-      source_.redirect(std::nullopt);
-      co_await drain(answer);
-      co_return again(answer);
+    // A signed address runs out; whoever handed it out makes a new one, once. Where another range
+    // has got one meanwhile, that one is tried first.
+    if ((status == 401 || status == 403 || status == 410) && elsewhere) {
+      const bool first = source_.forget(*elsewhere) ? !std::exchange(renewed_, true)
+                                                    : ++overtaken_ <= overtaken_limit;
+      if (first) {
+        co_await drain(answer);
+        co_return again(answer);
+      }
     }
-    auto refused = co_await refusal_of(*source_.store_, answer, source_.pin().has_value());
+    auto refused = co_await refusal_of(*source_.store_, answer, source_.pinned());
     co_return failure{std::move(refused)};
   }
 
   /// 206: the range that was asked for, or the beginning of it.
-  task<attempt_result> take_part(http_answer& answer) {
+  task<attempt_result> take_part(http_answer& answer, const http_origin& origin) {
     const auto told = content_range_of(answer);
     if (!told || !told->range || told->range->begin != position_ || told->range->end() > end_) {
       co_return refuse(answer, errc::protocol_error,
@@ -128,7 +144,7 @@ class http_range_source::range_exchange final : public http_exchange {
       co_return refuse(answer, errc::protocol_error,
                        "the length of the answer is not that of its range");
     }
-    auto same = source_.check_version(answer, *told->total);
+    auto same = source_.check_version(answer, *told->total, origin);
     if (!same) co_return same;
     if (opening_) end_ = std::min(end_, *told->total);
     auto taken = co_await take(*answer.lease, told->range->end());
@@ -138,13 +154,13 @@ class http_range_source::range_exchange final : public http_exchange {
 
   /// 200: the server does no ranges. Only where the length is known can the right bytes be told
   /// from the others.
-  task<attempt_result> take_from_whole(http_answer& answer) {
+  task<attempt_result> take_from_whole(http_answer& answer, const http_origin& origin) {
     const auto total = answer.head.content_length();
     if (!total) {
       co_return refuse(answer, errc::protocol_error,
                        "the server ignores ranges and does not say how long the object is");
     }
-    auto same = source_.check_version(answer, *total);
+    auto same = source_.check_version(answer, *total, origin);
     if (!same) co_return same;
     if (opening_) end_ = std::min(end_, *total);
     auto skipped = co_await skip(*answer.lease, position_);
@@ -154,13 +170,13 @@ class http_range_source::range_exchange final : public http_exchange {
   }
 
   /// 416 at the start: the object is empty, if its size says so.
-  attempt_result find_empty(const http_answer& answer) {
+  attempt_result find_empty(const http_answer& answer, const http_origin& origin) {
     const auto told = content_range_of(answer);
     if (told && told->total && *told->total != 0) {
       return refuse(answer, errc::protocol_error,
                     "the server refuses the first bytes of an object that has some");
     }
-    auto same = source_.check_version(answer, 0);
+    auto same = source_.check_version(answer, 0, origin);
     if (same) end_ = 0;
     return same;
   }
@@ -174,6 +190,10 @@ class http_range_source::range_exchange final : public http_exchange {
     if (!resolved)
       return failure{
           attempt_failure{failure_class::fatal, resolved.error().with(answer.context())}};
+    if (const auto told = source_.store_->version_of_redirect(answer.head)) {
+      auto same = source_.check_redirect(answer, *told);
+      if (!same) return same;
+    }
     source_.redirect(redirected{std::move(resolved->origin), std::move(resolved->target)});
     return again(answer);
   }
@@ -196,6 +216,8 @@ class http_range_source::range_exchange final : public http_exchange {
             error(errc::truncated, "the body ended early", {.peer = from.peer()}));
       sink_.commit(*received);
       position_ += *received;
+      renewed_ = false;
+      overtaken_ = 0;
       retries_.received(*received);
       terms_.statistics->bytes.fetch_add(*received, std::memory_order_relaxed);
     }
@@ -233,7 +255,8 @@ class http_range_source::range_exchange final : public http_exchange {
   const bool opening_;
   std::uint64_t position_;  // the first byte that has not arrived
   std::uint64_t end_;
-  bool renewed_ = false;  // a redirect has run out and was asked for again
+  bool renewed_ = false;    // a redirect has run out and was asked for again
+  unsigned overtaken_ = 0;  // a redirect had run out, and another range had asked again
   retry_state retries_;
 };
 
@@ -266,20 +289,48 @@ std::uint64_t http_range_source::size() const noexcept {
 
 std::optional<object_version> http_range_source::pin() const {
   const std::lock_guard lock(mutex_);
-  return pin_;
+  return pinned_by_redirect_ ? std::nullopt : pin_;
 }
 
-attempt_result http_range_source::check_version(const http_answer& answer, std::uint64_t total) {
-  const object_version found = store_->version_of(answer.head, total);
+bool http_range_source::pinned() const {
+  const std::lock_guard lock(mutex_);
+  return compared_;
+}
+
+attempt_result http_range_source::check_version(const http_answer& answer, std::uint64_t total,
+                                                const http_origin& origin) {
+  object_version found = store_->version_of(answer.head, total);
   const std::lock_guard lock(mutex_);
   if (!pin_) {
-    pin_ = found;
+    compared_ = true;
+    pin_ = std::move(found);
     return {};
   }
-  const std::string difference = pin_->difference(found);
-  if (difference.empty()) return {};
-  return refuse(answer, errc::object_changed,
-                "the object changed while it was read (" + difference + "): load it again");
+  std::string difference;
+  if (pinned_by_redirect_) {
+    if (total != pin_->size) {
+      difference = object_version{.size = pin_->size}.difference(found);
+    } else {
+      // Origins come and go with signed addresses; nobody has many at a time.
+      if (served_.size() >= remembered_origins && !served_.contains(origin)) served_.clear();
+      difference = served_.try_emplace(origin, found).first->second.difference(found);
+    }
+  } else {
+    difference = pin_->difference(found);
+  }
+  if (!difference.empty()) return changed(answer, difference);
+  compared_ = true;
+  return {};
+}
+
+attempt_result http_range_source::check_redirect(const http_answer& answer,
+                                                 const object_version& told) {
+  const std::lock_guard lock(mutex_);
+  if (!pin_) pin_ = told;
+  const std::string difference = pin_->difference(told);
+  if (!difference.empty()) return changed(answer, difference);
+  pinned_by_redirect_ = true;
+  return {};
 }
 
 std::optional<http_range_source::redirected> http_range_source::redirection() const {
@@ -287,9 +338,16 @@ std::optional<http_range_source::redirected> http_range_source::redirection() co
   return redirected_;
 }
 
-void http_range_source::redirect(std::optional<redirected> to) {
+void http_range_source::redirect(redirected to) {
   const std::lock_guard lock(mutex_);
   redirected_ = std::move(to);
+}
+
+bool http_range_source::forget(const redirected& refused) {
+  const std::lock_guard lock(mutex_);
+  if (!redirected_ || *redirected_ != refused) return false;
+  redirected_.reset();
+  return true;
 }
 
 http_fields range_fields(const object_request& wanted) {

@@ -6,6 +6,7 @@
 
 #include <headrace/storage/range_source.hpp>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,23 +33,42 @@ class http_range_source final : public range_source {
   struct redirected {
     http_origin origin;
     std::string target;
+
+    friend bool operator==(const redirected&, const redirected&) = default;
   };
 
+  /// The version that requests have to be for: what `If-Match` and a generation come from. Nothing
+  /// where a redirect has pinned it: whoever serves the object does not know it by that.
   [[nodiscard]] std::optional<object_version> pin() const;
 
+  /// Whether an answer with bytes of the object has been compared: from then on 404 and 416 mean
+  /// that it changed.
+  [[nodiscard]] bool pinned() const;
+
   /// Compares with the pin; the first answer is it.
-  [[nodiscard]] attempt_result check_version(const http_answer& answer, std::uint64_t total);
+  [[nodiscard]] attempt_result check_version(const http_answer& answer, std::uint64_t total,
+                                             const http_origin& origin);
+
+  /// Compares what a redirect tells with the pin; the first one is it.
+  [[nodiscard]] attempt_result check_redirect(const http_answer& answer,
+                                              const object_version& told);
 
   [[nodiscard]] std::optional<redirected> redirection() const;
-  void redirect(std::optional<redirected> to);
+  void redirect(redirected to);
+
+  /// Forgets `refused`, if nobody has found another way since. Whether it was the way until now.
+  bool forget(const redirected& refused);
 
   const std::shared_ptr<http_object_store> store_;
   const std::string name_;
   const std::string uri_;
 
   mutable std::mutex mutex_;
-  std::optional<object_version> pin_;     // set once
-  std::optional<redirected> redirected_;  // remembered until it is refused
+  std::optional<object_version> pin_;             // set once
+  bool pinned_by_redirect_ = false;               // set once
+  bool compared_ = false;                         // set once
+  std::map<http_origin, object_version> served_;  // pinned by redirect: how each origin names it
+  std::optional<redirected> redirected_;          // remembered until it is refused
 };
 
 }  // namespace headrace

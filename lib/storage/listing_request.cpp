@@ -17,7 +17,7 @@ class text_exchange final : public http_exchange {
                  loop.random, nullptr, terms.limits.deadline) {}
 
   [[nodiscard]] retry_state& retries() noexcept { return retries_; }
-  [[nodiscard]] std::string& text() noexcept { return text_; }
+  [[nodiscard]] text_answer& answer() noexcept { return answer_; }
   [[nodiscard]] bool more() const noexcept override { return false; }
 
   task<attempt_result> attempt(stall_watch& watch, bool fresh) override {
@@ -39,7 +39,7 @@ class text_exchange final : public http_exchange {
     }
     auto body = co_await answer.lease->read_text(wanted_.limit);
     if (!body) co_return failure{attempt_failure{classify_body(body.error().kind()), body.error()}};
-    text_ = std::move(*body);
+    answer_ = {std::move(answer.head), std::move(*body)};
     co_return attempt_result();
   }
 
@@ -48,7 +48,7 @@ class text_exchange final : public http_exchange {
   http_object_store& store_;
   const text_request wanted_;
   retry_state retries_;
-  std::string text_;
+  text_answer answer_;
 };
 
 }  // namespace
@@ -56,11 +56,19 @@ class text_exchange final : public http_exchange {
 task<result<std::string>> fetch_text(storage_loop& loop, const transfer& terms,
                                      http_object_store& store, std::string about,
                                      text_request wanted) {
+  auto answer = co_await fetch_answer(loop, terms, store, std::move(about), std::move(wanted));
+  if (!answer) co_return failure{answer.error()};
+  co_return std::move(answer->text);
+}
+
+task<result<text_answer>> fetch_answer(storage_loop& loop, const transfer& terms,
+                                       http_object_store& store, std::string about,
+                                       text_request wanted) {
   text_exchange exchange(loop, terms, store, std::move(wanted));
   auto done = co_await attempt_until_done(loop, terms, exchange.retries(), exchange,
                                           {.uri = std::move(about)});
   if (!done) co_return failure{done.error()};
-  co_return std::move(exchange.text());
+  co_return std::move(exchange.answer());
 }
 
 }  // namespace headrace

@@ -15,10 +15,21 @@ struct text_request {
   std::size_t limit;  ///< Bytes of the answer.
 };
 
+/// An answer of 200, and its text.
+struct text_answer {
+  http_response_head head;
+  std::string text;
+};
+
 /// Asks for a listing or another small answer, with the retries that ranges have. `about` is the
 /// URI for messages. The store outlives the task.
 [[nodiscard]] task<result<std::string>> fetch_text(storage_loop& loop, const transfer& terms,
                                                    http_object_store& store, std::string about,
                                                    text_request wanted);
+
+/// The same, with the head of the answer: for what stands in its fields.
+[[nodiscard]] task<result<text_answer>> fetch_answer(storage_loop& loop, const transfer& terms,
+                                                     http_object_store& store, std::string about,
+                                                     text_request wanted);
 
 }  // namespace headrace

@@ -15,6 +15,13 @@ std::string object_version::difference(const object_version& answer) const {
     return "its size was " + std::to_string(size) + " bytes and is " + std::to_string(answer.size) +
            " now";
   }
+  if (!generation.empty()) {
+    if (answer.generation.empty())
+      return "the server no longer sends the generation that it sent first";
+    return answer.generation == generation
+               ? ""
+               : "its generation was " + generation + " and is " + answer.generation + " now";
+  }
   if (strong_tag() != nullptr) {
     if (!answer.etag) return "the server no longer sends the ETag that it sent first";
     return *answer.etag == *etag

@@ -13,6 +13,8 @@ namespace headrace {
 /// Which version of an object an answer came from, as far as it says so. The first one is the pin.
 struct object_version {
   std::uint64_t size = 0;
+  std::string
+      generation;  ///< The store's own number of the version (GCS); empty where it has none.
   std::optional<entity_tag> etag;
   std::string last_modified;  ///< As the server wrote it; compared, never read.
 
@@ -24,8 +26,8 @@ struct object_version {
     return etag && !etag->weak ? &*etag : nullptr;
   }
 
-  /// Why `answer` is not of this version; empty where it is. A strong tag decides alone, next to
-  /// the size; otherwise everything that both know has to agree.
+  /// Why `answer` is not of this version; empty where it is. A generation decides alone, next to
+  /// the size, then a strong tag; otherwise everything that both know has to agree.
   [[nodiscard]] std::string difference(const object_version& answer) const;
 };
 

@@ -14,11 +14,13 @@ struct known_scheme {
   make_store* make;
 };
 
-constexpr std::array<known_scheme, 7> known_schemes = {{
+constexpr std::array<known_scheme, 9> known_schemes = {{
     {"s3", &make_s3_store},
+    {"gs", &make_gcs_store},
     {"az", &make_azure_store},
     {"abfs", &make_azure_store},
     {"abfss", &make_azure_store},
+    {"hf", &make_hub_store},
     {"http", &make_http_store},
     {"https", &make_http_store},
     {"file", &make_file_store},

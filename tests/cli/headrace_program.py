@@ -38,7 +38,8 @@ def clean_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("HEADRACE_", "AWS_", "AZURE_", "IDENTITY_")) and not name.lower().endswith("_proxy")
+        if not name.startswith(("HEADRACE_", "AWS_", "AZURE_", "IDENTITY_", "HF_", "GOOGLE_"))
+        and not name.lower().endswith("_proxy")
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import azurite as azurite_server
+from fake_gcs import FakeGCS
 from nginx import Nginx
 from seaweedfs import SeaweedFS
 from tinyproxy import Tinyproxy
@@ -33,6 +34,13 @@ def azurite():
         pytest.skip(f"NO TEST AGAINST AZURE'S EMULATOR: {reason}")
     with azurite_server.Azurite() as server:
         server.client().create_container("public", public=True)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs():
+    """A running stand-in for Google Cloud Storage, one for the whole session: use a bucket of your own."""
+    with FakeGCS() as server:
         yield server
 
 

@@ -96,8 +96,21 @@ def test_lets_anyone_read_a_public_bucket(seaweedfs):
     assert get(seaweedfs.endpoint, "/public/a") == (200, b"for all")
 
 
-def test_listens_on_loopback_only(seaweedfs, nginx):
+def test_keeps_what_was_put_into_a_stand_in_for_google(fake_gcs):
+    fake_gcs.create_bucket("round-trip")
+    fake_gcs.create_bucket("round-trip")
+    first = fake_gcs.put_object("round-trip", "a b/ä+%.bin", b"0123456789")
+    second = fake_gcs.put_object("round-trip", "a b/ä+%.bin", b"9876543210")
+    path = "/round-trip/a%20b/%C3%A4%2B%25.bin"
+    assert get(fake_gcs.url, path, {"Range": "bytes=3-5"}) == (206, b"654")
+    # What pins rely on: an overwritten generation is not there any more.
+    assert get(fake_gcs.url, f"{path}?generation={second}")[0] == 200
+    assert get(fake_gcs.url, f"{path}?generation={first}")[0] == 404
+
+
+def test_listens_on_loopback_only(seaweedfs, nginx, fake_gcs):
     assert listening_addresses(seaweedfs.pid) == {"0100007F"}
+    assert listening_addresses(fake_gcs.pid) == {"0100007F"}
     assert listening_addresses(nginx.pid) == {"0100007F"}
 
 

@@ -27,6 +27,20 @@ TEST_SUITE("unit") {
     CHECK_FALSE(pin.difference(version(10, nullptr, "Monday")).empty());
   }
 
+  TEST_CASE("a generation decides before any tag") {
+    auto pin = version(10, "\"a\"");
+    pin.generation = "7";
+    auto same = version(10, "\"b\"");
+    CHECK_FALSE(pin.difference(same).empty());
+    same.generation = "7";
+    CHECK(pin.difference(same).empty());
+    same.generation = "8";
+    CHECK(pin.difference(same).find("generation") != std::string::npos);
+    same.generation = "7";
+    same.size = 11;
+    CHECK_FALSE(pin.difference(same).empty());
+  }
+
   TEST_CASE("without a strong tag everything that both know has to agree") {
     const auto weak = version(10, "W/\"a\"", "Monday");
     CHECK(weak.strong_tag() == nullptr);

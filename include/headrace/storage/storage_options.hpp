@@ -17,7 +17,8 @@ namespace headrace {
 ///     options.storage.endpoint = "http://127.0.0.1:9000";
 struct storage_options {
   /// `http(s)://host[:port][/path]` of an S3 store that is not AWS. Empty: `AWS_ENDPOINT_URL_S3`,
-  /// `AWS_ENDPOINT_URL`, AWS.
+  /// `AWS_ENDPOINT_URL`, AWS. Likewise for GCS (`STORAGE_EMULATOR_HOST`) and the Hub
+  /// (`HF_ENDPOINT`).
   std::string endpoint;
 
   /// The region that requests are signed for. Empty: `AWS_REGION`, `AWS_DEFAULT_REGION`, then what
