@@ -43,7 +43,7 @@ std::string text_of(const boost::json::object& object, std::string_view name) {
 
 // Seconds, which some services write as text.
 std::optional<std::int64_t> seconds_of(const boost::json::object& object, std::string_view name) {
-  constexpr std::uint64_t most = 100'000'000'000;  // the year 5138, or three thousand years
+  constexpr std::uint64_t most = 7'000'000'000;  // the year 2191: what nanoseconds reach to
   const auto* const found = object.if_contains({name.data(), name.size()});
   if (found == nullptr) return std::nullopt;
   std::optional<std::uint64_t> value;

@@ -9,6 +9,7 @@
 #include "storage/network_environment.hpp"
 #include "storage/shared_key.hpp"
 #include "storage/sigv4.hpp"
+#include "storage/text.hpp"
 #include "storage/xml_answer.hpp"
 
 #include <algorithm>
@@ -28,6 +29,13 @@ constexpr const char* service_version = "2021-02-12";
 
 /// Azure takes signatures whose time is not further than this from its own.
 constexpr std::chrono::minutes tolerated_skew{15};
+
+/// A clock that is further off is not believed to be one.
+constexpr std::chrono::years most_skew{100};
+
+/// What the ids of our requests begin with.
+constexpr std::string_view token_id = "headrace-token-";
+constexpr const char* request_id_field = "x-ms-client-request-id";
 
 using parameters = std::vector<std::pair<std::string, std::string>>;
 
@@ -197,8 +205,7 @@ class azure_store final : public http_object_store {
     fields = std::move(extra);
     fields.insert(fields.end(), fields_.begin(), fields_.end());
     fields.emplace_back("x-ms-version", service_version);
-    const auto offset = std::chrono::duration_cast<system_time::duration>(clock_offset());
-    fields.emplace_back("x-ms-date", ms_date(real_clock().wall() + offset));
+    fields.emplace_back("x-ms-date", ms_date(real_clock().wall() + clock_offset()));
     if (signer_) {
       const shared_key_request signable{.path = path, .query = query, .fields = fields};
       fields.emplace_back("Authorization", signer_->authorize(signable));
@@ -207,7 +214,11 @@ class azure_store final : public http_object_store {
     } else if (tokens_) {
       auto token = co_await tokens_->get(loop);
       if (!token) co_return failure{token.error()};
-      fields.emplace_back("x-ms-client-request-id", note_token(*token));
+      std::string id = note_token(*token);
+      const bool has_id = std::ranges::any_of(fields, [](const auto& field) {
+        return detail::same_name(field.first, request_id_field);
+      });
+      if (!has_id) fields.emplace_back(request_id_field, std::move(id));
       if (!token->value.empty()) fields.emplace_back("Authorization", "Bearer " + token->value);
     }
     co_return made;
@@ -225,22 +236,23 @@ class azure_store final : public http_object_store {
   }
 
   [[nodiscard]] std::string id_of_token() const {
-    return "headrace-token-" + std::to_string(token_number_);
+    return std::string(token_id) + std::to_string(token_number_);
   }
 
   /// Whether it is worth asking again: not where there was no token.
   [[nodiscard]] bool refuse_token(const http_response_head& head) {
     std::unique_lock lock(mutex_);
     if (token_.value.empty()) return false;
-    const auto id = head.field("x-ms-client-request-id");
-    if (id && *id != id_of_token()) return true;  // another has come since
+    const auto id = head.field(request_id_field);
+    if (id && id->starts_with(token_id) && *id != id_of_token())
+      return true;  // another has come since
     const entra_token used = token_;
     lock.unlock();
     tokens_->refuse(used);
     return true;
   }
 
-  [[nodiscard]] std::chrono::nanoseconds clock_offset() const {
+  [[nodiscard]] std::chrono::seconds clock_offset() const {
     const std::lock_guard lock(mutex_);
     return clock_offset_;
   }
@@ -249,11 +261,13 @@ class azure_store final : public http_object_store {
   [[nodiscard]] bool learn_clock(const http_response_head& head) {
     const auto field = head.field("Date");
     if (!field) return false;
-    const auto now = real_clock().wall();
-    const auto theirs = parse_http_date(*field, std::chrono::floor<std::chrono::seconds>(now));
+    // In whole seconds: nanoseconds do not reach to all the years that a date may name.
+    const auto now = std::chrono::floor<std::chrono::seconds>(real_clock().wall());
+    const auto theirs = parse_http_date(*field, now);
     if (!theirs) return false;
+    const std::chrono::seconds offset = *theirs - now;
+    if (offset > most_skew || offset < -most_skew) return false;
     const std::lock_guard lock(mutex_);
-    const std::chrono::nanoseconds offset = *theirs - now;
     const auto off = offset - clock_offset_;
     if (off < tolerated_skew && off > -tolerated_skew) return false;
     clock_offset_ = offset;
@@ -337,7 +351,7 @@ class azure_store final : public http_object_store {
   mutable std::mutex mutex_;
   entra_token token_;  ///< The last one that was sent.
   std::uint64_t token_number_ = 0;
-  std::chrono::nanoseconds clock_offset_{0};
+  std::chrono::seconds clock_offset_{0};
 };
 
 }  // namespace

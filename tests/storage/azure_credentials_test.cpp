@@ -347,6 +347,38 @@ TEST_SUITE("fault") {
     CHECK(server.requests().empty());
   }
 
+  TEST_CASE("a lifetime that is none is not believed, and the token is used") {
+    for (const char* const lifetime :
+         {"-5", "99999999999999999999", "9223372036854775807", "\"soon\"", "null", "1e300", "{}"}) {
+      CAPTURE(lifetime);
+      scripted_server entra([lifetime](const seen_request&) -> steps {
+        return {action::send{answer(
+            200, {}, std::string(R"({"access_token":"T1","expires_in":)") + lifetime + "}")}};
+      });
+      scripted_server server(serve_from(1));
+      storage_client here;
+      const auto store = llama_at(server, secret_at(entra));
+      REQUIRE(here.open(*store->source(name)));
+      const auto report = here.run(store->credentials(here.services));
+      REQUIRE(report);
+      CHECK_FALSE(report->expires);
+    }
+  }
+
+  TEST_CASE("a request's id that the user sets stays, and a refused token is still replaced") {
+    scripted_server entra(give_tokens());
+    scripted_server server(serve_from(1));
+    storage_client here;
+    auto options = mine_at(server);
+    options.headers = {{"X-MS-Client-Request-Id", "of the user's"}};
+    auto store = azure_store_at("az://models/llama", secret_at(entra), options);
+    REQUIRE(store);
+    REQUIRE(here.open(*(*store)->source(name)));
+    CHECK(entra.requests().size() == 2);
+    for (const auto& request : server.requests())
+      CHECK(request.field("x-ms-client-request-id") == "of the user's");
+  }
+
   TEST_CASE("an answer without a token is none") {
     const std::vector<std::string> bodies = {
         "",

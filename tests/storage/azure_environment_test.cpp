@@ -11,7 +11,6 @@
 
 using headrace::azure_account_key;
 using headrace::azure_anonymous;
-using headrace::azure_bearer;
 using headrace::azure_settings;
 using headrace::entra_settings;
 using headrace::errc;

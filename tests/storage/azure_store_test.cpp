@@ -57,7 +57,7 @@ std::string blob(const std::string& shown, std::size_t size = 1, const std::stri
 
 /// The parameter of a request's query, decoded.
 std::string parameter(const seen_request& request, const std::string& wanted) {
-  const auto mark = request.target.find_first_of("?");
+  const auto mark = request.target.find('?');
   std::string rest = "&" + request.target.substr(mark + 1) + "&";
   const auto at = rest.find("&" + wanted + "=");
   if (at == std::string::npos) return {};
@@ -164,12 +164,12 @@ TEST_SUITE("fault") {
 
     scripted_server server(refuse(azure_refusal(403, "AuthorizationPermissionMismatch")));
     const auto early = here.open(
-        *llama_at(server, {{"AZURE_STORAGE_SAS_TOKEN", "st=2240-01-01&se=2241-01-01&sig=hunter2"}})
+        *llama_at(server, {{"AZURE_STORAGE_SAS_TOKEN", "st=2140-01-01&se=2141-01-01&sig=hunter2"}})
              ->source(name));
     REQUIRE_FALSE(early);
     CHECK(says(early.error(), "it holds only from"));
     const auto narrow =
-        here.open(*llama_at(server, {{"AZURE_STORAGE_SAS_TOKEN", "sp=l&se=2240-01-01&sig=hunter2"}})
+        here.open(*llama_at(server, {{"AZURE_STORAGE_SAS_TOKEN", "sp=l&se=2140-01-01&sig=hunter2"}})
                        ->source(name));
     REQUIRE_FALSE(narrow);
     CHECK(says(narrow.error(), "sp=rl (the variable AZURE_STORAGE_SAS_TOKEN)"));
@@ -271,6 +271,16 @@ TEST_SUITE("fault") {
     CHECK(opened.error().kind() == errc::access_denied);
     CHECK(says(opened.error(), "minutes behind the store's: set it right"));
     CHECK(never.requests().size() == 2);
+  }
+
+  TEST_CASE("a date beyond all clocks is not believed") {
+    scripted_server server(refuse(
+        azure_refusal(403, "AuthenticationFailed", {{"Date", "Fri, 31 Dec 9999 23:59:59 GMT"}})));
+    storage_client here;
+    const auto opened = here.open(*llama_at(server, with_key)->source(name));
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().kind() == errc::access_denied);
+    CHECK(server.requests().size() == 1);
   }
 
   TEST_CASE("credentials do not follow a redirect to another host") {
