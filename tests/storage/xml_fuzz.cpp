@@ -1,6 +1,7 @@
 // libFuzzer target: XML that a store answers. Any text is refused with `protocol_error`, or gives a
 // listing within its bounds; an error's words can stand in a message.
 
+#include "storage/azure_answers.hpp"
 #include "storage/s3_answers.hpp"
 
 #include <headrace/base/assert.hpp>
@@ -34,6 +35,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     HEADRACE_ASSERT(is_printable(said->code) && is_printable(said->message));
     HEADRACE_ASSERT(is_printable(said->request_id) && is_printable(said->region));
     HEADRACE_ASSERT(said->message.size() <= headrace::max_error_body);
+  }
+  if (const auto listing = headrace::parse_azure_listing(text)) {
+    HEADRACE_ASSERT(listing->blobs.size() <= headrace::max_azure_page);
+  } else {
+    HEADRACE_ASSERT(listing.error().kind() == headrace::errc::protocol_error);
+  }
+  if (const auto said = headrace::parse_azure_error(text)) {
+    HEADRACE_ASSERT(is_printable(said->code) && is_printable(said->message));
   }
   return 0;
 }
