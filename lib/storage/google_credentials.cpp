@@ -72,7 +72,8 @@ std::string said_by(const service_answer& answer, std::initializer_list<std::str
   // Before anything is cut off: the beginning of a secret is one as well.
   for (const auto secret : secrets) {
     const auto beginning = secret.substr(0, 16);
-    if (beginning.size() >= 8 && (code + " " + description).find(beginning) != std::string::npos)
+    if (beginning.size() >= 8 && (code.find(beginning) != std::string::npos ||
+                                  description.find(beginning) != std::string::npos))
       return {};
   }
   std::string said = detail::printable(code, 64);

@@ -242,6 +242,46 @@ TEST_SUITE("fault") {
     CHECK(here.retries() == 0);
   }
 
+  TEST_CASE(
+      "a range that is refused late tries what another one has found, and may still ask once") {
+    std::atomic<unsigned> issued{0};
+    std::atomic<bool> expired{false};
+    std::atomic<unsigned> old_ones{0};
+    std::atomic<unsigned> second_ones{0};
+    scripted_server cdn([&](const seen_request& request) -> steps {
+      const auto good = answer_with(object, request, "\"cdn\"");
+      if (expired && request.target == "/x?sig=1") {
+        // The other range has had its answer from the new address before this one is refused.
+        if (++old_ones == 1) return {action::send{answer(403)}};
+        return {action::wait_for{"served"}, action::send{answer(403)}};
+      }
+      if (request.target == "/x?sig=2") {
+        if (++second_ones == 1) return {action::send{good}, action::signal{"served"}};
+        return {action::send{answer(403)}};
+      }
+      return {action::send{good}};
+    });
+    scripted_server hub(hub_with([&] { return cdn.url("/x?sig=" + std::to_string(++issued)); }));
+    storage_client here;
+    const auto source = store_of("hf://org/repo", options_for(hub))->source("x.safetensors");
+    REQUIRE(here.open(*source));
+    expired = true;
+    std::vector<std::string> bytes(2, std::string(1'000, '\0'));
+    std::vector<buffer_sink> sinks;
+    for (auto& one : bytes) sinks.emplace_back(std::as_writable_bytes(std::span(one)));
+    std::vector<task<result<void>>> reads;
+    reads.push_back(source->read(here.services, here.terms, {100'000, 1'000}, sinks[0]));
+    reads.push_back(source->read(here.services, here.terms, {200'000, 1'000}, sinks[1]));
+    const auto done = here.run(when_all(std::move(reads)));
+    CHECK(done[0]);
+    CHECK(done[1]);
+    CHECK(bytes[0] == object.substr(100'000, 1'000));
+    CHECK(bytes[1] == object.substr(200'000, 1'000));
+    CHECK(old_ones == 2);
+    CHECK(second_ones == 2);
+    CHECK(issued == 3);
+  }
+
   TEST_CASE("what the Hub, or a host, says differently in the middle is an object that changed") {
     struct change {
       const char* name;
