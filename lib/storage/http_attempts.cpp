@@ -82,9 +82,7 @@ failure_class classify_body(errc kind) noexcept {
 
 stall_watch::stall_watch(io_context& context, const transfer_limits& limits,
                          std::stop_source& attempt)
-    : timer_item(&fire), context_(context), limits_(limits), attempt_(attempt) {
-  restart(limits_.connect_limit);
-}
+    : timer_item(&fire), context_(context), limits_(limits), attempt_(attempt) {}
 
 void stall_watch::watch(const http_connection& connection) {
   connected_ = true;
@@ -168,6 +166,7 @@ task<result<http_answer, attempt_failure>> ask(storage_loop& loop, const transfe
                                                retry_state& retries, stall_watch& watch,
                                                addressed_request asked, bool fresh) {
   retries.use(loop.buckets.of(asked.route.origin.to_string()));
+  watch.connect();
   auto acquiring =
       fresh ? loop.connections.acquire_new(asked.route) : loop.connections.acquire(asked.route);
   auto lease = co_await std::move(acquiring);

@@ -23,13 +23,16 @@ struct attempt_failure {
 
 using attempt_result = result<void, attempt_failure>;
 
-/// Ends an attempt that makes no progress: the connect limit first, then the stall limit. Threads:
-/// the loop's own.
+/// Ends an attempt that makes no progress: the connect limit first, from `connect` on, then the
+/// stall limit. Threads: the loop's own.
 class stall_watch final : public timer_item {
  public:
   /// `limits` and `attempt` must outlive it.
   stall_watch(io_context& context, const transfer_limits& limits, std::stop_source& attempt);
   ~stall_watch() { context_.cancel_timer(*this); }
+
+  /// From now on a connection is expected. Not before: credentials may have to be fetched first.
+  void connect() { restart(limits_.connect_limit); }
 
   /// From now on bytes are expected on `connection`, until `release`.
   void watch(const http_connection& connection);

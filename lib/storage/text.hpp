@@ -44,6 +44,16 @@ template <class Predicate>
   return text;
 }
 
+/// What a peer says about itself, fit for one line of a message: printable ASCII, at most `most`
+/// bytes.
+[[nodiscard]] inline std::string printable(std::string_view text, std::size_t most) {
+  std::string clean(trimmed(text).substr(0, most));
+  for (char& c : clean) {
+    if (c < 0x20 || c > 0x7e) c = is_control(c) ? ' ' : '?';
+  }
+  return clean;
+}
+
 /// Whether two names of HTTP are the same.
 [[nodiscard]] inline bool same_name(std::string_view left, std::string_view right) noexcept {
   return std::equal(left.begin(), left.end(), right.begin(), right.end(),

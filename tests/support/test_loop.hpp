@@ -2,6 +2,7 @@
 
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/coro/with.hpp>
+#include <headrace/io/blocking_pool.hpp>
 #include <headrace/io/io_context.hpp>
 
 #include <chrono>
@@ -19,8 +20,9 @@ namespace headrace::test {
 ///     auto head = here.run(exchange(&here.loop, server.origin()));
 class test_loop {
  public:
-  test_loop() : loop({.backend = io_backend_from_environment().value()}) {}
+  test_loop() : loop({.backend = io_backend_from_environment().value(), .helpers = &helpers}) {}
 
+  blocking_pool helpers{1};
   io_context loop;
 
   /// Runs `work` on the loop and gives what it gives or throws. Requests its stop after `limit`: no
