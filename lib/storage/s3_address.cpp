@@ -3,6 +3,8 @@
 #include "storage/percent.hpp"
 #include "storage/text.hpp"
 
+#include <headrace/http/http_origin.hpp>
+
 #include <charconv>
 #include <optional>
 #include <utility>
@@ -12,10 +14,6 @@ namespace {
 
 failure<error> refused(const std::string& message) {
   return failure{error(errc::invalid_request, message)};
-}
-
-constexpr std::uint16_t default_port(std::string_view scheme) noexcept {
-  return scheme == "http" ? 80 : 443;
 }
 
 std::string aws_host(std::string_view region) {
