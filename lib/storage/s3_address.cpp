@@ -164,6 +164,12 @@ result<s3_address> make_s3_address(const uri& location, const aws_settings& sett
     return refused(
         "the bucket's name holds a character that bucket names do not have: expected letters, digits, '.', '-' and '_'");
   }
+  // They take sessions of their own instead of keys.
+  if (settings.endpoint.empty() && address.bucket.ends_with("--x-s3")) {
+    return failure{error(errc::unsupported,
+                         "directory buckets (S3 Express One Zone) are not supported: copy the "
+                         "model to a general purpose bucket")};
+  }
   split_version(address);
 
   address.region = settings.region;

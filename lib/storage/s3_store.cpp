@@ -1,7 +1,8 @@
+#include "storage/s3_store.hpp"
+
 #include "storage/aws_key_chain.hpp"
 #include "storage/aws_profile_settings.hpp"
 #include "storage/http_date.hpp"
-#include "storage/http_object_store.hpp"
 #include "storage/listing_request.hpp"
 #include "storage/network_environment.hpp"
 #include "storage/refreshed.hpp"
@@ -66,7 +67,8 @@ class s3_store final : public http_object_store {
  public:
   /// `address` is what `location` and `settings` alone lead to.
   s3_store(const uri& location, const s3_address& address, const aws_settings& settings,
-           std::shared_ptr<const network_settings> network, const storage_options& options)
+           std::shared_ptr<const network_settings> network, const storage_options& options,
+           const variable_lookup& variable, const clock& time)
       : where_(location),
         location_(location.display()),
         bucket_(address.bucket),
@@ -75,11 +77,14 @@ class s3_store final : public http_object_store {
         network_(std::move(network)),
         fields_(options.headers),
         requester_pays_(options.requester_pays),
-        settings_(
-            std::make_shared<settings_source>(settings, remember_aws_variables(&process_variable))),
+        time_(time),
+        settings_(std::make_shared<settings_source>(settings, remember_aws_variables(variable)),
+                  time),
         keys_(make_aws_key_chain({.given = settings,
-                                  .variable = remember_aws_variables(&process_variable),
-                                  .network = network_})) {
+                                  .variable = remember_aws_variables(variable),
+                                  .network = network_},
+                                 time),
+              time) {
     while (!prefix_.empty() && prefix_.back() == '/') prefix_.pop_back();
     if (prefix_.ends_with(".safetensors")) {
       const auto slash = prefix_.rfind('/');
@@ -274,8 +279,7 @@ class s3_store final : public http_object_store {
                                     .query = query,
                                     .headers = covered,
                                     .region = to.region};
-    const auto now =
-        real_clock().wall() + std::chrono::duration_cast<system_time::duration>(offset);
+    const auto now = time_.wall() + std::chrono::duration_cast<system_time::duration>(offset);
     for (auto& field : signer_.sign(signable, credentials, now))
       request.fields.push_back(std::move(field));
   }
@@ -303,10 +307,10 @@ class s3_store final : public http_object_store {
     const auto field = head.field("Date");
     if (!field) return;
     const auto theirs =
-        parse_http_date(*field, std::chrono::floor<std::chrono::seconds>(real_clock().wall()));
+        parse_http_date(*field, std::chrono::floor<std::chrono::seconds>(time_.wall()));
     if (!theirs) return;
     const std::lock_guard lock(mutex_);
-    clock_offset_ = *theirs - real_clock().wall();
+    clock_offset_ = *theirs - time_.wall();
   }
 
   const uri where_;
@@ -318,6 +322,7 @@ class s3_store final : public http_object_store {
   const std::shared_ptr<const network_settings> network_;
   const http_fields fields_;
   const bool requester_pays_;
+  const clock& time_;
   refreshed<shared_settings> settings_;
   refreshed<aws_keys> keys_;
   sigv4_signer signer_;
@@ -329,9 +334,11 @@ class s3_store final : public http_object_store {
 
 }  // namespace
 
-result<std::shared_ptr<object_store>> make_s3_store(const uri& location,
-                                                    const storage_options& options) {
-  auto settings = read_aws_settings(options, &process_variable);
+result<std::shared_ptr<object_store>> open_s3_store(const uri& location,
+                                                    const storage_options& options,
+                                                    const variable_lookup& variable,
+                                                    const clock& time) {
+  auto settings = read_aws_settings(options, variable);
   if (!settings) return failure{settings.error()};
   auto address = make_s3_address(location, *settings);
   if (!address) return failure{address.error()};
@@ -341,7 +348,13 @@ result<std::shared_ptr<object_store>> make_s3_store(const uri& location,
                              address->bucket + "/path/to/model")};
   }
   return std::make_shared<s3_store>(location, *address, *settings,
-                                    read_network_settings(options, &process_variable), options);
+                                    read_network_settings(options, variable), options, variable,
+                                    time);
+}
+
+result<std::shared_ptr<object_store>> make_s3_store(const uri& location,
+                                                    const storage_options& options) {
+  return open_s3_store(location, options, &process_variable);
 }
 
 }  // namespace headrace
