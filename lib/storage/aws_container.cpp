@@ -7,6 +7,8 @@
 #include "storage/small_file.hpp"
 #include "storage/text.hpp"
 
+#include <headrace/base/uri.hpp>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -43,6 +45,8 @@ result<service_place> place_of(const named_value& relative, const named_value& f
                          mark == std::string::npos ? "" : relative.value.substr(mark + 1)};
   }
   auto place = parse_service_place(full.value, full_variable);
+  // To the letter: a `/` at its end may count.
+  if (const auto whole = uri::parse(full.value); place && whole) place->path = whole->path;
   if (place && !may_be_asked(place->origin)) {
     return refused(
         std::string(full_variable) +

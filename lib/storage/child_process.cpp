@@ -68,14 +68,22 @@ class child {
 
   /// Whether it has ended. Where somebody else has taken its status it counts as 0.
   [[nodiscard]] bool ended(int& exit_status) noexcept {
-    int status = 0;
-    const pid_t found = waitpid(id_, &status, WNOHANG);
-    if (found == 0 || (found < 0 && errno == EINTR)) return false;
-    // Whatever it has started does not outlive it either. Its group exists as long as they do.
+    siginfo_t seen{};
+    if (waitid(P_PID, static_cast<id_t>(id_), &seen, WEXITED | WNOHANG | WNOWAIT) != 0) {
+      if (errno != ECHILD) return false;
+      id_ = -1;
+      exit_status = 0;
+      return true;
+    }
+    if (seen.si_pid == 0) return false;
+    // Whatever it has started does not outlive it either. Until its status is taken, the number is
+    // nobody else's.
     ::kill(-id_, SIGKILL);
+    int status = 0;
+    while (waitpid(id_, &status, 0) < 0 && errno == EINTR) {
+    }
     id_ = -1;
-    exit_status = found < 0             ? 0
-                  : WIFEXITED(status)   ? WEXITSTATUS(status)
+    exit_status = WIFEXITED(status)     ? WEXITSTATUS(status)
                   : WIFSIGNALED(status) ? 128 + WTERMSIG(status)
                                         : 1;
     return true;

@@ -55,7 +55,7 @@ TEST_SUITE("fault") {
       return {action::send{answer(200, {}, json_keys("POD"))}};
     });
     aws_client here;
-    here.variables[full] = server.url("/v1/credentials");
+    here.variables[full] = server.url("/v1/credentials/");
     here.variables[token] = "Basic one";
     REQUIRE(ask(here));
     here.variables[token_file] = here.home.write("token", "two\n");
@@ -63,6 +63,7 @@ TEST_SUITE("fault") {
     here.home.write("token", "three");
     REQUIRE(ask(here));
     const auto requests = server.requests();
+    CHECK(requests.at(0).target == "/v1/credentials/");
     CHECK(requests.at(0).field("Authorization") == "Basic one");
     CHECK(requests.at(1).field("Authorization") == "two");
     CHECK(requests.at(2).field("Authorization") == "three");
