@@ -148,6 +148,9 @@ void add_common(CLI::App& command, source_arguments& into, common_flags& flags) 
            "Of an S3 store that is not AWS");
   add_text(command, "--region", "NAME", opening.storage.region, "That requests are signed for");
   command.add_flag("--anonymous", opening.storage.anonymous, "Send no credentials");
+  add_text(command, "--profile", "NAME", opening.storage.profile, "Of AWS, to take keys from");
+  command.add_flag("--requester-pays", opening.storage.requester_pays,
+                   "Pay for requests to a bucket whose owner does not");
   flags.path_style_option =
       command.add_flag("--path-style", flags.path_style,
                        "The bucket stands in the path of a URL; =false: in the host name");
@@ -218,8 +221,8 @@ void check_sizes(const stream_arguments& given) {
 
 }  // namespace
 
-std::variant<shown_text, stream_arguments, inspect_arguments, ls_arguments> parse_command_line(
-    int argc, const char* const* argv) {
+std::variant<shown_text, stream_arguments, inspect_arguments, ls_arguments, credentials_arguments>
+parse_command_line(int argc, const char* const* argv) {
   CLI::App app("Streams safetensors model weights from object storage.", "headrace");
   app.set_version_flag("--version", "headrace " HEADRACE_VERSION);
   app.require_subcommand(1);
@@ -230,9 +233,11 @@ std::variant<shown_text, stream_arguments, inspect_arguments, ls_arguments> pars
   stream_arguments streaming;
   inspect_arguments inspecting;
   ls_arguments listing;
+  credentials_arguments asking;
   common_flags stream_flags;
   common_flags inspect_flags;
   common_flags ls_flags;
+  common_flags credentials_flags;
 
   CLI::App& stream =
       *app.add_subcommand("stream", "Stream all tensors of a model and drop each on arrival");
@@ -246,7 +251,12 @@ std::variant<shown_text, stream_arguments, inspect_arguments, ls_arguments> pars
   CLI::App& ls = *app.add_subcommand("ls", "List the files of a model, with their bytes");
   add_common(ls, listing.source, ls_flags);
 
-  for (CLI::App* const command : {&stream, &inspect, &ls}) {
+  CLI::App& credentials = *app.add_subcommand(
+      "credentials", "Say which credentials a store would get, and where they were found");
+  add_common(credentials, asking.source, credentials_flags);
+  credentials.add_flag("--json", asking.json, "As JSON");
+
+  for (CLI::App* const command : {&stream, &inspect, &ls, &credentials}) {
     command->get_formatter()->column_width(32);
     add_environment(*command);
     // CLI11 otherwise reads, and complains about, the variables of commands that were not asked
@@ -274,7 +284,7 @@ std::variant<shown_text, stream_arguments, inspect_arguments, ls_arguments> pars
     const std::vector<std::string> unknown = app.remaining(true);
     throw fail((unknown.empty() ? "a command is missing"
                                 : "unknown command " + without_secrets(unknown.front())) +
-               ": stream, inspect or ls");
+               ": stream, inspect, ls or credentials");
   }
 
   if (stream.parsed()) {
@@ -286,6 +296,10 @@ std::variant<shown_text, stream_arguments, inspect_arguments, ls_arguments> pars
   if (inspect.parsed()) {
     finish(inspecting.source, inspect_flags);
     return inspecting;
+  }
+  if (credentials.parsed()) {
+    finish(asking.source, credentials_flags);
+    return asking;
   }
   finish(listing.source, ls_flags);
   return listing;

@@ -39,6 +39,11 @@ struct ls_arguments {
   source_arguments source;
 };
 
+struct credentials_arguments {
+  source_arguments source;
+  bool json = false;
+};
+
 /// `--help`, `--version`: a text for standard output.
 struct shown_text {
   std::string text;
@@ -51,7 +56,8 @@ class usage_error : public std::runtime_error {
 };
 
 /// Reads the command line and `HEADRACE_<OPTION>` for what it does not set. Throws `usage_error`.
-[[nodiscard]] std::variant<shown_text, stream_arguments, inspect_arguments, ls_arguments>
+[[nodiscard]] std::variant<shown_text, stream_arguments, inspect_arguments, ls_arguments,
+                           credentials_arguments>
 parse_command_line(int argc, const char* const* argv);
 
 }  // namespace headrace::cli

@@ -11,6 +11,7 @@ namespace headrace::cli {
 
 void run_stream(const stream_arguments& arguments, std::stop_token stop);
 void run_inspect(const inspect_arguments& arguments, std::stop_token stop);
+void run_credentials(const credentials_arguments& arguments, std::stop_token stop);
 void run_ls(const ls_arguments& arguments, std::stop_token stop);
 
 }  // namespace headrace::cli

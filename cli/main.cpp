@@ -90,6 +90,10 @@ void run(const ls_arguments& arguments, std::stop_token stop) {
   run_ls(arguments, std::move(stop));
 }
 
+void run(const credentials_arguments& arguments, std::stop_token stop) {
+  run_credentials(arguments, std::move(stop));
+}
+
 template <class Arguments>
 int run_command(const Arguments& arguments) {
   interrupts interrupted;

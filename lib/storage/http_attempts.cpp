@@ -189,13 +189,13 @@ task<result<http_answer, attempt_failure>> ask(storage_loop& loop, const transfe
     if (watch.fired()) lease->discard_and_avoid();
     co_return failure{std::move(failed)};
   }
-  co_return http_answer{std::move(*lease), std::move(*head)};
+  co_return http_answer{std::move(*lease), std::move(*head), std::move(asked.basis)};
 }
 
 task<attempt_failure> refusal_of(http_object_store& store, http_answer& answer, bool pinned) {
   auto body = co_await answer.lease->read_text(refusal_limit);
-  const store_refusal refusal =
-      store.refused(answer.head, body ? std::string_view(*body) : std::string_view(), pinned);
+  const store_refusal refusal = store.refused_with(
+      answer.basis.get(), answer.head, body ? std::string_view(*body) : std::string_view(), pinned);
   error_context context = answer.context();
   context.server_code = refusal.code;
   context.request_id = refusal.request_id;

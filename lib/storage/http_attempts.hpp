@@ -79,6 +79,7 @@ class http_exchange {
 struct http_answer {
   http_lease lease;
   http_response_head head;
+  std::shared_ptr<const request_basis> basis{};  ///< Of the request.
 
   /// For errors about this answer.
   [[nodiscard]] error_context context() const {

@@ -16,10 +16,17 @@
 
 namespace headrace {
 
+/// What a store has made a request with, for it to know again when the request is refused: keys, a
+/// region. Others have learned more in the meantime.
+struct request_basis {
+  virtual ~request_basis() = default;
+};
+
 /// A request and whom to send it to.
 struct addressed_request {
   http_route route;
   http_request request;
+  std::shared_ptr<const request_basis> basis{};  ///< Null where the store needs none.
 };
 
 /// What a range source wants of a store.
@@ -77,6 +84,14 @@ class http_object_store : public object_store,
   /// store's own. May learn from it.
   [[nodiscard]] virtual store_refusal refused(const http_response_head& head, std::string_view body,
                                               bool pinned) = 0;
+
+  /// The same for a request that was made with `basis`; null where it was made with none.
+  [[nodiscard]] virtual store_refusal refused_with(const request_basis* basis,
+                                                   const http_response_head& head,
+                                                   std::string_view body, bool pinned) {
+    static_cast<void>(basis);
+    return refused(head, body, pinned);
+  }
 
   /// Whether a 301 or 307 is the store's own business (S3's regions) rather than a redirect to
   /// follow.

@@ -1,5 +1,6 @@
 #include "storage/http_range_source.hpp"
 
+#include "storage/body_checksum.hpp"
 #include "storage/content_range.hpp"
 #include "storage/redirect.hpp"
 
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,9 @@ constexpr std::size_t remembered_origins = 8;
 
 /// How often a range tries what another one has found, without a byte, before it is refused.
 constexpr unsigned overtaken_limit = 2;
+
+/// How much is held back to be checked first. Longer ranges go straight to where they belong.
+constexpr std::uint64_t most_checked = 64_MiB;
 
 failure<attempt_failure> refuse(const http_answer& answer, errc kind, std::string why) {
   return failure{
@@ -147,7 +152,8 @@ class http_range_source::range_exchange final : public http_exchange {
     auto same = source_.check_version(answer, *told->total, origin);
     if (!same) co_return same;
     if (opening_) end_ = std::min(end_, *told->total);
-    auto taken = co_await take(*answer.lease, told->range->end());
+    const bool whole = told->range->size == *told->total;
+    auto taken = co_await take_checked(answer, told->range->end(), whole);
     if (taken && answer.head.chunked()) co_await see_the_end(*answer.lease);
     co_return taken;
   }
@@ -163,6 +169,10 @@ class http_range_source::range_exchange final : public http_exchange {
     auto same = source_.check_version(answer, *total, origin);
     if (!same) co_return same;
     if (opening_) end_ = std::min(end_, *total);
+    if (position_ == 0 && end_ == *total) {
+      auto all = co_await take_checked(answer, end_, true);
+      co_return all;
+    }
     auto skipped = co_await skip(*answer.lease, position_);
     if (!skipped) co_return skipped;
     auto taken = co_await take(*answer.lease, end_);
@@ -222,6 +232,58 @@ class http_range_source::range_exchange final : public http_exchange {
       terms_.statistics->bytes.fetch_add(*received, std::memory_order_relaxed);
     }
     co_return attempt_result();
+  }
+
+  /// The same for a body that is exactly what is missing up to `end`, with the checksum that the
+  /// answer carries for it, if any. Then nothing reaches the sink before all of it is right: what a
+  /// tensor has got cannot be taken back. A body that is cut is as good as one without a checksum.
+  task<attempt_result> take_checked(http_answer& answer, std::uint64_t end, bool whole) {
+    http_connection& from = *answer.lease;
+    auto checksum = body_checksum::of(answer.head, whole);
+    if (!checksum || end - position_ > most_checked) {
+      auto taken = co_await take(from, end);
+      co_return taken;
+    }
+    std::vector<std::byte> body(static_cast<std::size_t>(end - position_));
+    std::size_t filled = 0;
+    while (filled < body.size()) {
+      const iovec buffer = as_buffer(std::span(body).subspan(filled));
+      auto received = co_await from.receive_body({&buffer, 1});
+      if (!received || *received == 0) {
+        deliver(std::span(body).first(filled));
+        if (!received) co_return body_failed(received.error());
+        co_return body_failed(
+            error(errc::truncated, "the body ended early", {.peer = from.peer()}));
+      }
+      checksum->update(std::span(body).subspan(filled, *received));
+      filled += *received;
+      terms_.statistics->bytes.fetch_add(*received, std::memory_order_relaxed);
+    }
+    if (!checksum->matches()) {
+      co_return failure{attempt_failure{
+          failure_class::checksum_mismatch,
+          error(errc::protocol_error,
+                "the bytes are not those that " + checksum->name() +
+                    " of the answer means: they were damaged on their way, or in the store",
+                answer.context())}};
+    }
+    deliver(body);
+    co_return attempt_result();
+  }
+
+  void deliver(std::span<const std::byte> bytes) {
+    position_ += bytes.size();
+    retries_.received(bytes.size());
+    while (!bytes.empty()) {
+      std::size_t moved = 0;
+      for (const iovec& into : sink_.prepare(bytes.size())) {
+        const std::size_t part = std::min(into.iov_len, bytes.size() - moved);
+        std::memcpy(into.iov_base, bytes.data() + moved, part);
+        moved += part;
+      }
+      sink_.commit(moved);
+      bytes = bytes.subspan(moved);
+    }
   }
 
   /// The end of a chunked body comes after its last byte. Only for the connection's sake: what was

@@ -8,6 +8,8 @@
 #include <headrace/storage/transfer.hpp>
 
 #include <chrono>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,9 +40,12 @@ class expiring_source {
 ///     auto keys = co_await credentials.get(loop);
 ///
 /// A refresh that fails while the value still holds is logged, and tried again a minute later. A
-/// stop ends the fetch of whoever began it; one of those who wait takes over.
+/// value that is fetched serves for a minute also where it seems to have run out: the clock may be
+/// wrong, and the store will say. A stop ends the fetch of whoever began it; one of those who wait
+/// takes over.
 ///
-/// Threads: any. No `get` may be under way when it is destroyed.
+/// Threads: any. No `get` may be under way when it is destroyed. What a fetch throws reaches
+/// whoever began it; those who wait try for themselves.
 template <class T>
 class refreshed {
  public:
@@ -61,12 +66,17 @@ class refreshed {
       if (!notified)
         co_return failure{error(errc::cancelled, "stopped while waiting for credentials")};
       // Those who waited share what they waited for, an error included; a stop was not theirs.
-      if (round_ != seen && failed_ && failed_->kind() != errc::cancelled && !holds())
-        co_return failure{*failed_};
+      if (round_ != seen && failed_ && !usable()) co_return failure{*failed_};
     }
     fetching_ = true;
     lock.unlock();
-    auto fetched = co_await source_->fetch(loop);
+    result<expiring<T>> fetched = failure{error(errc::cancelled, "stopped")};
+    std::exception_ptr thrown;
+    try {
+      fetched = co_await source_->fetch(loop);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
     async_condition::wake_list woken;
     lock.lock();
     auto outcome = take(std::move(fetched));
@@ -74,6 +84,7 @@ class refreshed {
     ++round_;
     ended_.notify_all(woken);
     lock.unlock();
+    if (thrown) std::rethrow_exception(thrown);
     co_return outcome;
   }
 
@@ -87,18 +98,26 @@ class refreshed {
   [[nodiscard]] bool holds() const {
     return held_ && (!held_->expires || time_.wall() < *held_->expires);
   }
+  [[nodiscard]] bool lately(const std::optional<steady_time>& when) const {
+    return when && time_.now() < *when + patience;
+  }
   [[nodiscard]] bool usable() const {
-    return holds() && (!held_->expires || time_.wall() < *held_->expires - margin ||
-                       (tried_ && time_.now() < *tried_ + patience));
+    if (!held_) return false;
+    if (lately(fetched_)) return true;
+    return holds() &&
+           (lately(refused_) || !held_->expires || time_.wall() < *held_->expires - margin);
   }
 
   result<T> take(result<expiring<T>> fetched) {
-    tried_ = time_.now();
+    failed_.reset();
     if (fetched) {
-      failed_.reset();
+      fetched_ = time_.now();
       held_ = std::move(*fetched);
       return held_->value;
     }
+    // A stop says nothing about the source: whoever comes next asks it.
+    if (fetched.error().kind() == errc::cancelled) return failure{fetched.error()};
+    refused_ = time_.now();
     failed_ = fetched.error();
     if (!holds()) return failure{*failed_};
     log(log_level::warning,
@@ -113,8 +132,9 @@ class refreshed {
   bool fetching_ = false;
   std::uint64_t round_ = 0;  ///< Fetches that have ended.
   std::optional<expiring<T>> held_;
-  std::optional<error> failed_;  ///< Of the last fetch.
-  std::optional<steady_time> tried_;
+  std::optional<error> failed_;         ///< Of the last fetch; a stop is none.
+  std::optional<steady_time> fetched_;  ///< When a fetch last succeeded, and failed.
+  std::optional<steady_time> refused_;
 };
 
 }  // namespace headrace

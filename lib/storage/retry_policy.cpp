@@ -63,7 +63,9 @@ retry_decision give_up(std::optional<errc> kind) noexcept {
 failure_class classify_answer(int status, std::string_view server_code) noexcept {
   if (status < 400) return failure_class::fatal;
   if (server_code == "RequestTimeTooSkewed") return failure_class::clock_skew;
-  if (server_code == "ExpiredToken") return failure_class::expired_credentials;
+  for (const auto* const expired : {"ExpiredToken", "ExpiredTokenException", "InvalidToken"}) {
+    if (server_code == expired) return failure_class::expired_credentials;
+  }
   if (server_code == "RequestTimeout") return failure_class::request_timeout;
   if (server_code == "SlowDown" || server_code == "InternalError")
     return failure_class::server_error;
@@ -84,8 +86,9 @@ failure_class classify_answer(int status, std::string_view server_code) noexcept
 
 errc kind_of_answer(int status, std::string_view server_code, bool pinned) noexcept {
   // S3 answers 400 to some keys that it does not accept, and to clocks that are wrong.
-  constexpr std::array<std::string_view, 4> refusals{"ExpiredToken", "InvalidToken",
-                                                     "InvalidAccessKeyId", "RequestTimeTooSkewed"};
+  constexpr std::array<std::string_view, 5> refusals{"ExpiredToken", "ExpiredTokenException",
+                                                     "InvalidToken", "InvalidAccessKeyId",
+                                                     "RequestTimeTooSkewed"};
   if (status >= 400 && std::find(refusals.begin(), refusals.end(), server_code) != refusals.end()) {
     return errc::access_denied;
   }

@@ -3,6 +3,8 @@
 #include "storage/percent.hpp"
 #include "storage/text.hpp"
 
+#include <headrace/http/http_origin.hpp>
+
 #include <charconv>
 #include <optional>
 #include <utility>
@@ -12,10 +14,6 @@ namespace {
 
 failure<error> refused(const std::string& message) {
   return failure{error(errc::invalid_request, message)};
-}
-
-constexpr std::uint16_t default_port(std::string_view scheme) noexcept {
-  return scheme == "http" ? 80 : 443;
 }
 
 std::string aws_host(std::string_view region) {
@@ -165,6 +163,12 @@ result<s3_address> make_s3_address(const uri& location, const aws_settings& sett
   if (!is_bucket(address.bucket)) {
     return refused(
         "the bucket's name holds a character that bucket names do not have: expected letters, digits, '.', '-' and '_'");
+  }
+  // They take sessions of their own instead of keys.
+  if (settings.endpoint.empty() && address.bucket.ends_with("--x-s3")) {
+    return failure{error(errc::unsupported,
+                         "directory buckets (S3 Express One Zone) are not supported: copy the "
+                         "model to a general purpose bucket")};
   }
   split_version(address);
 

@@ -45,7 +45,7 @@ struct s3_address {
 
 /// Works out the address of `s3://bucket/key`. Errors are `invalid_request`: a bucket name that is
 /// none, an endpoint that is no `http(s)` URL, keys inside the URI; `unsupported`: access point
-/// ARNs.
+/// ARNs (their aliases are bucket names like others), directory buckets of AWS.
 [[nodiscard]] result<s3_address> make_s3_address(const uri& location, const aws_settings& settings);
 
 }  // namespace headrace

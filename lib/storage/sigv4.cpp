@@ -114,6 +114,8 @@ canonical_headers canonicalise(const fields& headers) {
 
 }  // namespace
 
+std::string sha256_of(std::string_view text) { return hexadecimal(sha256(text)); }
+
 std::string canonical_query(std::span<const std::pair<std::string, std::string>> parameters) {
   fields encoded;
   encoded.reserve(parameters.size());

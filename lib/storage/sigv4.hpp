@@ -20,6 +20,9 @@ inline constexpr std::string_view sha256_of_nothing =
 /// In place of the payload hash: the body is not signed. For TLS only.
 inline constexpr std::string_view unsigned_payload = "UNSIGNED-PAYLOAD";
 
+/// The payload hash of a request whose body is `text`.
+[[nodiscard]] std::string sha256_of(std::string_view text);
+
 /// Encodes `parameters` as SigV4 wants to see them: name and value percent-encoded, `/` included,
 /// sorted by encoded name, then value. A request that is sent with exactly this query is signed
 /// right.

@@ -197,6 +197,11 @@ TEST_SUITE("unit") {
       CHECK(refusal(text).kind() == errc::invalid_request);
     }
     CHECK(refusal("s3://" + std::string(300, 'a')).kind() == errc::invalid_request);
+    CHECK(refusal("s3://models--use1-az4--x-s3/key").kind() == errc::unsupported);
+    CHECK(address_of("s3://models--use1-az4--x-s3/key", at("http://h")).bucket ==
+          "models--use1-az4--x-s3");
+    CHECK(address_of("s3://name-abcdefghijklmnopqrstuvwxyz123456-s3alias/key", {}).host ==
+          "name-abcdefghijklmnopqrstuvwxyz123456-s3alias.s3.us-east-1.amazonaws.com");
     CHECK(refusal("s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/name/key").kind() ==
           errc::unsupported);
   }

@@ -25,7 +25,8 @@ enum class failure_class {
   server_error,      ///< 500, 502, 503, 504, `SlowDown`, `InternalError`.
   clock_skew,  ///< `RequestTimeTooSkewed`: once, at once; the caller takes the offset from the
                ///< answer's `Date`.
-  expired_credentials,  ///< `ExpiredToken`: once, at once; the caller refreshes its credentials.
+  expired_credentials,  ///< `ExpiredToken`, `InvalidToken`: once, at once; the caller refreshes its
+                        ///< credentials.
   checksum_mismatch,    ///< The body is not what the answer's own checksum says: once, at once.
   fatal,  ///< Everything else: other 4xx, 412, certificates, protocol errors. Never tried again.
 };
