@@ -96,9 +96,8 @@ task<tcp_connector::connected> tcp_connector::make_secure(std::unique_ptr<byte_s
   auto terms = co_await tls_for(std::move(wanted));
   if (!terms) co_return failure{std::move(terms).error()};
   const std::string peer = transport->peer();
-  const std::string late = "the TLS handshake with " + host + " was not finished";
-  auto shaking = secure(context_, std::move(transport), std::move(*terms), std::move(host));
-  auto secured = co_await detail::within(context_, limits_.connect_limit, late, std::move(shaking));
+  auto secured = co_await secure(context_, std::move(transport), std::move(*terms), std::move(host),
+                                 limits_.connect_limit);
   if (!secured && secured.error().kind() == errc::timeout) avoid(peer);
   co_return secured;
 }

@@ -225,10 +225,7 @@ class http_range_source::range_exchange final : public http_exchange {
         co_return body_failed(
             error(errc::truncated, "the body ended early", {.peer = from.peer()}));
       sink_.commit(*received);
-      position_ += *received;
-      renewed_ = false;
-      overtaken_ = 0;
-      retries_.received(*received);
+      advance(*received);
       terms_.statistics->bytes.fetch_add(*received, std::memory_order_relaxed);
     }
     co_return attempt_result();
@@ -271,9 +268,17 @@ class http_range_source::range_exchange final : public http_exchange {
     co_return attempt_result();
   }
 
+  /// So many bytes more are where they belong.
+  void advance(std::uint64_t bytes) {
+    if (bytes == 0) return;
+    position_ += bytes;
+    renewed_ = false;
+    overtaken_ = 0;
+    retries_.received(bytes);
+  }
+
   void deliver(std::span<const std::byte> bytes) {
-    position_ += bytes.size();
-    retries_.received(bytes.size());
+    advance(bytes.size());
     while (!bytes.empty()) {
       std::size_t moved = 0;
       for (const iovec& into : sink_.prepare(bytes.size())) {
