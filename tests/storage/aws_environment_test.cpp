@@ -150,6 +150,54 @@ TEST_SUITE("unit") {
     CHECK(settings.anonymous);
   }
 
+  TEST_CASE("a profile is chosen by the option, then by the variables") {
+    storage_options options;
+    options.profile = "mine";
+    const variables set{{"AWS_PROFILE", "p"},
+                        {"AWS_DEFAULT_PROFILE", "d"},
+                        {"AWS_ACCESS_KEY_ID", "id"},
+                        {"AWS_SECRET_ACCESS_KEY", "s"}};
+    CHECK(settings_of({}).profile.name == "default");
+    CHECK(settings_of({}).profile.named_by.empty());
+    CHECK(settings_of({{"AWS_DEFAULT_PROFILE", "d"}}).profile.name == "d");
+    CHECK(settings_of(set).profile.name == "p");
+    CHECK(settings_of(set).profile.named_by == "AWS_PROFILE");
+    CHECK(settings_of(set).credentials.has_value());
+    CHECK(settings_of(set, options).profile.name == "mine");
+    // Whoever names a profile wants its keys.
+    CHECK_FALSE(settings_of(set, options).credentials.has_value());
+    CHECK_FALSE(settings_of({{"AWS_ACCESS_KEY_ID", "half"}}, options).credentials.has_value());
+  }
+
+  TEST_CASE("endpoints that were configured can be ignored, all but the option's") {
+    const variables set{{"AWS_ENDPOINT_URL_S3", "http://a"},
+                        {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}};
+    CHECK(settings_of(set).endpoint.empty());
+    CHECK(settings_of(set).ignores_profile_endpoint);
+    storage_options options;
+    options.endpoint = "http://mine";
+    CHECK(settings_of(set, options).endpoint == "http://mine");
+    CHECK(contains(refusal({{"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "maybe"}}),
+                   "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"));
+  }
+
+  TEST_CASE("where keys and switches are from is remembered, and the environment as it was") {
+    CHECK(
+        settings_of({{"AWS_ACCESS_KEY_ID", "id"}, {"AWS_SECRET_ACCESS_KEY", "s"}}).credentials_by ==
+        "the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
+    CHECK(settings_of({{"NO_SIGN_REQUEST", "1"}}).anonymous_by == "NO_SIGN_REQUEST");
+    variables set{{"AWS_ROLE_ARN", "arn"}, {"OTHER", "x"}};
+    const auto live = [&set](const char* name) -> std::optional<std::string> {
+      const auto found = set.find(name);
+      return found == set.end() ? std::nullopt : std::optional<std::string>(found->second);
+    };
+    const auto remembered = headrace::remember_aws_variables(live);
+    set.clear();
+    CHECK(remembered("AWS_ROLE_ARN") == "arn");
+    CHECK_FALSE(remembered("OTHER").has_value());
+    CHECK_FALSE(remembered("HOME").has_value());
+  }
+
   TEST_CASE("options that cannot be are refused before the environment is read") {
     storage_options options;
     options.headers.emplace_back("Host", "x");

@@ -73,7 +73,8 @@ TEST_SUITE("unit") {
     CHECK(classify_answer(400, "RequestTimeout") == failure_class::request_timeout);
     CHECK(classify_answer(500, "InternalError") == failure_class::server_error);
     CHECK(classify_answer(403, "RequestTimeTooSkewed") == failure_class::clock_skew);
-    CHECK(classify_answer(400, "ExpiredToken") == failure_class::expired_credentials);
+    for (const auto* const code : {"ExpiredToken", "ExpiredTokenException", "InvalidToken"})
+      CHECK(classify_answer(400, code) == failure_class::expired_credentials);
     CHECK(classify_answer(403, "SignatureDoesNotMatch") == failure_class::fatal);
     CHECK(classify_answer(412, "PreconditionFailed") == failure_class::fatal);
     CHECK(classify_answer(200, "SlowDown") == failure_class::fatal);
@@ -88,6 +89,7 @@ TEST_SUITE("unit") {
     CHECK(kind_of_answer(401, "", false) == errc::access_denied);
     CHECK(kind_of_answer(403, "AccessDenied", true) == errc::access_denied);
     CHECK(kind_of_answer(400, "ExpiredToken", false) == errc::access_denied);
+    CHECK(kind_of_answer(400, "ExpiredTokenException", false) == errc::access_denied);
     CHECK(kind_of_answer(400, "InvalidArgument", false) == errc::invalid_request);
     CHECK(kind_of_answer(429, "", false) == errc::throttled);
     CHECK(kind_of_answer(503, "SlowDown", false) == errc::unavailable);
