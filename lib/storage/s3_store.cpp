@@ -27,6 +27,9 @@ namespace {
 /// Pages of a listing before it is taken for one without an end.
 constexpr std::size_t page_limit = 10'000;
 
+/// A clock that is further off than this is not believed to be.
+constexpr std::chrono::hours most_skew{24 * 366 * 50};
+
 /// What a request was signed with, and for where.
 struct s3_basis final : request_basis {
   s3_basis(aws_keys signed_with, std::string signed_for)
@@ -306,11 +309,14 @@ class s3_store final : public http_object_store {
   void learn_clock(const http_response_head& head) {
     const auto field = head.field("Date");
     if (!field) return;
-    const auto theirs =
-        parse_http_date(*field, std::chrono::floor<std::chrono::seconds>(time_.wall()));
+    // In whole seconds: nanoseconds do not reach to all the years that a date may name.
+    const auto now = std::chrono::floor<std::chrono::seconds>(time_.wall());
+    const auto theirs = parse_http_date(*field, now);
     if (!theirs) return;
+    const std::chrono::seconds offset = *theirs - now;
+    if (offset > most_skew || offset < -most_skew) return;
     const std::lock_guard lock(mutex_);
-    clock_offset_ = *theirs - time_.wall();
+    clock_offset_ = offset;
   }
 
   const uri where_;

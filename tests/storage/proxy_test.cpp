@@ -89,7 +89,7 @@ void check_no_secret_of_ours(const seen_request& request) {
 }
 
 TEST_SUITE("fault") {
-  TEST_CASE("27: a proxy's 407 is denied access at once, says what to set, and holds no secret") {
+  TEST_CASE("a proxy's 407 is denied access at once, says what to set, and holds no secret") {
     for (const std::string scheme : {"http", "https"}) {
       CAPTURE(scheme);
       scripted_server proxy([](const seen_request&) -> steps { return {action::send{denied}}; });
@@ -112,7 +112,7 @@ TEST_SUITE("fault") {
     }
   }
 
-  TEST_CASE("27: a CONNECT that is cut is tried again, and in the end an error without a secret") {
+  TEST_CASE("a CONNECT that is cut is tried again, and in the end an error without a secret") {
     for (const test::step& cut : {test::step(action::close{}), test::step(action::reset{})}) {
       scripted_server proxy([&cut](const seen_request& request) -> steps {
         if (request.number % 2 == 0) return {cut};
@@ -134,7 +134,7 @@ TEST_SUITE("fault") {
     }
   }
 
-  TEST_CASE("27: what a proxy must not reach is not tried again, what it cannot reach is") {
+  TEST_CASE("what a proxy must not reach is not tried again, what it cannot reach is") {
     for (const auto& [status, attempts] :
          {std::pair(403, 1u), std::pair(400, 1u), std::pair(502, 3u), std::pair(503, 3u)}) {
       CAPTURE(status);
@@ -154,7 +154,7 @@ TEST_SUITE("fault") {
     }
   }
 
-  TEST_CASE("27: what a proxy says behind its answer to CONNECT is never the origin's") {
+  TEST_CASE("what a proxy says behind its answer to CONNECT is never the origin's") {
     scripted_server proxy([](const seen_request&) -> steps {
       return {action::send{"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"}};
     });

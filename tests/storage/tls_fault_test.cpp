@@ -75,6 +75,25 @@ TEST_SUITE("fault") {
     }
   }
 
+  TEST_CASE("a redirect from https to http is refused, and nobody is asked") {
+    scripted_server plain(&answers);
+    scripted_server server(
+        [&plain](const seen_request&) -> steps {
+          return {action::send{test::answer(302, {{"Location", plain.url("/x?sig=hunter2")}})}};
+        },
+        tls(trusted().issue({.names = {"IP:127.0.0.1"}})));
+    storage_client here;
+    const auto source =
+        storage_client::source(server.url("/m/x.safetensors"), "x.safetensors", trusting());
+    const auto opened = here.open(*source);
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().kind() == errc::protocol_error);
+    CHECK(test::says(opened.error(), "from https to http"));
+    CHECK_FALSE(test::says(opened.error(), "hunter2"));
+    CHECK(server.requests().size() == 1);
+    CHECK(plain.connections() == 0);
+  }
+
   TEST_CASE("a TLS stream that ends without close_notify is resumed at the first missing byte") {
     for (const bool orderly : {true, false}) {
       scripted_server server(
