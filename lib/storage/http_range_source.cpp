@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,9 +20,6 @@ constexpr std::size_t remembered_origins = 8;
 
 /// How often a range tries what another one has found, without a byte, before it is refused.
 constexpr unsigned overtaken_limit = 2;
-
-/// How much is held back to be checked first. Longer ranges go straight to where they belong.
-constexpr std::uint64_t most_checked = 64_MiB;
 
 failure<attempt_failure> refuse(const http_answer& answer, errc kind, std::string why) {
   return failure{
@@ -42,6 +39,50 @@ std::optional<content_range> content_range_of(const http_answer& answer) {
   const auto field = answer.head.field("Content-Range");
   return field ? parse_content_range(*field) : std::nullopt;
 }
+
+/// Receives into places piece by piece, and shows a checksum what has come before any place is used
+/// again: what nobody wants goes to one and the same.
+class buffer_window {
+ public:
+  /// `places` outlives it.
+  explicit buffer_window(buffer_sequence places) noexcept : places_(places) {}
+
+  /// The next of the places, no two of them the same. Valid until the next call.
+  [[nodiscard]] buffer_sequence next() {
+    window_.clear();
+    seen_.clear();
+    for (std::size_t at = at_; at < places_.size(); ++at) {
+      iovec place = places_[at];
+      if (!seen_.insert(place.iov_base).second) break;
+      if (at == at_) {
+        place.iov_base = static_cast<std::byte*>(place.iov_base) + used_;
+        place.iov_len -= used_;
+      }
+      window_.push_back(place);
+    }
+    return window_;
+  }
+
+  /// `bytes` have come into what `next` gave.
+  void consume(std::size_t bytes, body_checksum& checksum) {
+    for (const iovec& place : window_) {
+      const std::size_t part = std::min(place.iov_len, bytes);
+      checksum.update({static_cast<const std::byte*>(place.iov_base), part});
+      bytes -= part;
+      used_ += part;
+      if (part < place.iov_len) return;
+      ++at_;
+      used_ = 0;
+    }
+  }
+
+ private:
+  const buffer_sequence places_;
+  std::size_t at_ = 0;    ///< The place that the next byte goes to,
+  std::size_t used_ = 0;  ///< and how much of it is taken.
+  std::vector<iovec> window_;
+  std::unordered_set<const void*> seen_;
+};
 
 }  // namespace
 
@@ -224,35 +265,37 @@ class http_range_source::range_exchange final : public http_exchange {
       if (*received == 0)
         co_return body_failed(
             error(errc::truncated, "the body ended early", {.peer = from.peer()}));
-      sink_.commit(*received);
-      advance(*received);
+      commit(*received);
       terms_.statistics->bytes.fetch_add(*received, std::memory_order_relaxed);
     }
     co_return attempt_result();
   }
 
   /// The same for a body that is exactly what is missing up to `end`, with the checksum that the
-  /// answer carries for it, if any. Then nothing reaches the sink before all of it is right: what a
-  /// tensor has got cannot be taken back. A body that is cut is as good as one without a checksum.
+  /// answer carries for it, if any. Then nothing of it is committed before all of it is right: what
+  /// a tensor has got cannot be taken back. A body that is cut is as good as one without a
+  /// checksum.
   task<attempt_result> take_checked(http_answer& answer, std::uint64_t end, bool whole) {
     http_connection& from = *answer.lease;
     auto checksum = body_checksum::of(answer.head, whole);
-    if (!checksum || end - position_ > most_checked) {
+    const std::uint64_t missing = end - position_;
+    const buffer_sequence places = sink_.prepare(missing);
+    if (!checksum || total_size(places) < missing) {
+      // Or it goes to more places than can be described at once.
       auto taken = co_await take(from, end);
       co_return taken;
     }
-    std::vector<std::byte> body(static_cast<std::size_t>(end - position_));
+    buffer_window window(places);
     std::size_t filled = 0;
-    while (filled < body.size()) {
-      const iovec buffer = as_buffer(std::span(body).subspan(filled));
-      auto received = co_await from.receive_body({&buffer, 1});
+    while (filled < missing) {
+      auto received = co_await from.receive_body(window.next());
       if (!received || *received == 0) {
-        deliver(std::span(body).first(filled));
+        commit(filled);
         if (!received) co_return body_failed(received.error());
         co_return body_failed(
             error(errc::truncated, "the body ended early", {.peer = from.peer()}));
       }
-      checksum->update(std::span(body).subspan(filled, *received));
+      window.consume(*received, *checksum);
       filled += *received;
       terms_.statistics->bytes.fetch_add(*received, std::memory_order_relaxed);
     }
@@ -264,31 +307,17 @@ class http_range_source::range_exchange final : public http_exchange {
                     " of the answer means: they were damaged on their way, or in the store",
                 answer.context())}};
     }
-    deliver(body);
+    commit(filled);
     co_return attempt_result();
   }
 
-  /// So many bytes more are where they belong.
-  void advance(std::uint64_t bytes) {
+  void commit(std::size_t bytes) {
     if (bytes == 0) return;
+    sink_.commit(bytes);
     position_ += bytes;
     renewed_ = false;
     overtaken_ = 0;
     retries_.received(bytes);
-  }
-
-  void deliver(std::span<const std::byte> bytes) {
-    advance(bytes.size());
-    while (!bytes.empty()) {
-      std::size_t moved = 0;
-      for (const iovec& into : sink_.prepare(bytes.size())) {
-        const std::size_t part = std::min(into.iov_len, bytes.size() - moved);
-        std::memcpy(into.iov_base, bytes.data() + moved, part);
-        moved += part;
-      }
-      sink_.commit(moved);
-      bytes = bytes.subspan(moved);
-    }
   }
 
   /// The end of a chunked body comes after its last byte. Only for the connection's sake: what was

@@ -6,6 +6,7 @@
 #include <support/scripted_server.hpp>
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,42 @@ std::string damaged() {
   bytes[50'000] = static_cast<char>(bytes[50'000] ^ 1);
   return bytes;
 }
+
+/// Keeps every other piece of what it is given; the rest goes to one small place.
+class scattering_sink final : public range_sink {
+ public:
+  explicit scattering_sink(std::size_t piece) : piece_(piece), gap_(piece, '\0') {}
+
+  [[nodiscard]] buffer_sequence prepare(std::uint64_t most) override {
+    buffers_.clear();
+    kept_.resize(at_ + most);
+    for (std::size_t at = at_; most > 0;) {
+      const auto size = std::min<std::size_t>(piece_ - at % piece_, most);
+      char* const into = (at / piece_) % 2 == 0 ? kept_.data() + at : gap_.data();
+      buffers_.push_back({into, size});
+      at += size;
+      most -= size;
+    }
+    return buffers_;
+  }
+  void commit(std::size_t size) override { at_ += size; }
+
+  /// What it has kept, and what of `bytes` it should have.
+  [[nodiscard]] std::string wanted() const { return of(kept_); }
+  [[nodiscard]] std::string of(const std::string& bytes) const {
+    std::string wanted;
+    for (std::size_t at = 0; at < bytes.size(); at += 2 * piece_)
+      wanted += bytes.substr(at, piece_);
+    return wanted;
+  }
+
+ private:
+  const std::size_t piece_;
+  std::size_t at_ = 0;
+  std::string kept_;
+  std::string gap_;
+  std::vector<iovec> buffers_;
+};
 
 TEST_SUITE("fault") {
   TEST_CASE("checksums of exactly the bytes are checked, whatever they are called") {
@@ -188,6 +225,27 @@ TEST_SUITE("fault") {
       REQUIRE(opened);
       CHECK(*opened == object);
       CHECK(server.requests().size() == 1);
+    }
+  }
+
+  TEST_CASE(
+      "a body that is damaged is received again into the places of its pieces, gaps included") {
+    for (const std::size_t piece : {1'000U, 40'000U}) {
+      scattering_sink sink(piece);
+      std::atomic<int> parts{0};
+      scripted_server server([&](const seen_request& request) -> steps {
+        if (request.number == 0) return {action::send{part(request, {})}};
+        const http_fields fields = {
+            {"Content-Digest", "sha-256=:" + digest(of_part(request), EVP_sha256()) + ":"}};
+        return {action::send{part(request, fields, ++parts > 1 ? object : damaged())}};
+      });
+      storage_client here;
+      const auto source = storage_client::source(server.url("/x"), "x");
+      REQUIRE(here.open(*source, 10));
+      const auto read = here.run(source->read(here.services, here.terms, {20, 90'000}, sink));
+      REQUIRE_MESSAGE(read, (read ? std::string() : std::string(read.error().what())));
+      CHECK(server.requests().size() == 3);
+      CHECK(sink.wanted() == sink.of(object.substr(20, 90'000)));
     }
   }
 
