@@ -62,6 +62,10 @@ task<result<std::string>> token_of(aws_search search) {
   std::string token;
   std::string from = token_variable;
   if (!file.value.empty()) {
+    if (!detail::can_be_path(file.value)) {
+      co_return refused(std::string(token_file_variable) +
+                        ": expected the path of the token's file, not a token");
+    }
     from = std::string(token_file_variable) + ": " + file.value;
     auto text = co_await read_small_file(search.loop, file.value);
     if (!text) {

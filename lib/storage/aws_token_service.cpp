@@ -138,6 +138,10 @@ task<result<aws_keys>> assume_role_with_web_identity(aws_search search, aws_role
   auto place = place_of(search);
   if (!place) co_return failure{place.error()};
   const std::string service = name_of(*place);
+  if (!detail::can_be_path(token_file)) {
+    co_return failure{error(errc::invalid_request,
+                            role.told_by + ": expected the path of the token's file, not a token")};
+  }
   auto text = co_await read_small_file(search.loop, token_file);
   if (!text) {
     const error& failed = text.error();

@@ -60,6 +60,19 @@ template <class Predicate>
                     [](char a, char b) { return lower(a) == lower(b); });
 }
 
+/// Whether a file can have this path. A token that was put where its file's path belongs mostly
+/// cannot be one, and must not be repeated.
+[[nodiscard]] inline bool can_be_path(std::string_view text) noexcept {
+  constexpr std::size_t longest_name = 255;  // NAME_MAX
+  while (!text.empty()) {
+    const auto name = text.substr(0, text.find('/'));
+    if (name.size() > longest_name || !all(name, [](char c) { return !is_control(c); }))
+      return false;
+    text.remove_prefix(name.size() < text.size() ? name.size() + 1 : name.size());
+  }
+  return true;
+}
+
 /// The name of a region, of AWS or of another store: safe in a header field, no more.
 [[nodiscard]] inline bool is_region(std::string_view text) noexcept {
   return !text.empty() && text.size() <= 64 &&

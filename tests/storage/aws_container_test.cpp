@@ -102,6 +102,11 @@ TEST_SUITE("fault") {
     keys = ask(here);
     REQUIRE_FALSE(keys);
     CHECK(says(keys.error(), here.home.path("missing")));
+    here.variables[token_file] = "hunter2" + std::string(300, 'x');
+    keys = ask(here);
+    REQUIRE_FALSE(keys);
+    CHECK(says(keys.error(), token_file));
+    CHECK_FALSE(says(keys.error(), "hunter2"));
     here.variables[token_file] = here.home.write("empty", "\n");
     keys = ask(here);
     REQUIRE_FALSE(keys);

@@ -159,6 +159,20 @@ TEST_SUITE("fault") {
     }
   }
 
+  TEST_CASE("a token in place of its file's path is not repeated") {
+    aws_client here;
+    here.variables["AWS_ENDPOINT_URL_STS"] = "http://127.0.0.1:1";
+    here.variables["AWS_ROLE_ARN"] = "arn:x";
+    for (const auto& value : {"hunter2" + std::string(300, 'x'), std::string("/a/hunter2\nx")}) {
+      here.variables["AWS_WEB_IDENTITY_TOKEN_FILE"] = value;
+      const auto keys = here.run(keys_of_web_identity(here.search()));
+      REQUIRE_FALSE(keys);
+      CHECK(keys.error().kind() == errc::invalid_request);
+      CHECK(says(keys.error(), "AWS_WEB_IDENTITY_TOKEN_FILE"));
+      CHECK_FALSE(says(keys.error(), "hunter2"));
+    }
+  }
+
   TEST_CASE("a token that the service refuses stays out of the message") {
     scripted_server server([](const seen_request&) -> steps {
       return {action::send{
