@@ -11,6 +11,8 @@ from measure import Rounds, RunError, Sample, alternate, median, ratio, say
 from results import Section, Table, Verdict
 
 ONE_LOOP = ["--threads", "1", "--max-concurrency", "8", "--memory-limit", "256MiB"]
+# Few and long ranges: a retry for each of many would empty the bucket that guards the host.
+FEW_RANGES = ["--max-concurrency", "2", "--chunk-size", "128MiB", "--memory-limit", "1GiB"]
 SERVER = "http://127.0.0.1:PORT"
 CEILING = f"ceiling {SERVER}/{MODEL}/*.safetensors"
 
@@ -35,6 +37,10 @@ FIRST = Figure(
     "first tensor, ms", lambda sample: 1e3 * sample.number("first_tensor_seconds"), "{:.1f}"
 )
 TENSORS = Figure("tensors/s", lambda sample: sample.number("tensors") / sample.seconds, "{:,.0f}")
+SERVER_BYTES = Figure(
+    "GB from the server", lambda sample: sample.number("server_bytes") / 1e9, "{:.3f}"
+)
+RESETS = Figure("resets", lambda sample: sample.number("resets"), "{:.0f}")
 # Before the first request and after the last byte: little, or the clock is wrong.
 OUTSIDE = Figure(
     "outside the clock, ms", lambda sample: 1e3 * (sample.wall_seconds - sample.seconds), "{:.0f}"
@@ -201,6 +207,31 @@ def tls(run: Contestants) -> Section:
             compare(rounds, RATE, "headrace, epoll", "ceiling", f"epoll: {rate}", 0.85),
             compare(rounds, RATE, "headrace", "obstore", "throughput, of obstore's", 1.0),
         ],
+    )
+
+
+def resets(run: Contestants) -> Section:
+    run.checkpoint(MODEL)
+    rounds = alternate(
+        "resets",
+        run.rounds,
+        {
+            "a reset in each range": lambda: run.with_resets(MODEL, FEW_RANGES, faulty=True),
+            "none": lambda: run.with_resets(MODEL, FEW_RANGES, faulty=False),
+        },
+        lambda: run.condition(MODEL),
+    )
+    what = "bytes from the server, of those without resets"
+    return make_section(
+        "resets",
+        "A reset in each range",
+        """The first answer to each range is reset half-way; the next request begins at the first byte that is missing. A
+        server in Python counts the bytes that leave it. Each reset costs a connection and a pause of 100 ms and more, so
+        that the seconds are those of the pauses.""",
+        [stream_command(options=FEW_RANGES)],
+        rounds,
+        [RATE, CPU, REQUESTS, SERVER_BYTES, RESETS],
+        [compare(rounds, SERVER_BYTES, "a reset in each range", "none", what, 1.10, "≤")],
     )
 
 
@@ -478,6 +509,7 @@ COMPARISONS = {
     "tls": Comparison(
         tls, ["headrace", "tls_ceiling"], "≥ 0.85 of a plain loop over OpenSSL, ahead of obstore"
     ),
+    "resets": Comparison(resets, ["headrace"], "≤ 1.10 of the bytes of a clean stream"),
     "unconditioned": Comparison(
         unconditioned, ["headrace"], "first pass ≥ 0.70, third pass ≥ 0.95 of the ceiling"
     ),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import make_checkpoint
 from measure import RunError, Sample, run, run_quietly, say
 from nginx import Nginx
+from resetting_server import ResettingServer
 
 MODEL, TINY, SHARDS = "qwen2-1.5b", "tiny-tensors", "many-shards"
 MIB, GIB = 1 << 20, 1 << 30
@@ -125,6 +126,20 @@ class Contestants:
                 yield
             finally:
                 self.url, self.ca_file = plain, ""
+
+    def with_resets(self, name: str, options: list[str], *, faulty: bool) -> Sample:
+        """headrace against a server that resets the first answer to each range half-way, or not. `server_bytes` and
+        `resets` are what that server counted."""
+        plain = self.url
+        with ResettingServer(self.folder, faulty=faulty) as server:
+            self.url = server.url
+            try:
+                [sample] = self.headrace(name, options)
+            finally:
+                self.url = plain
+            sample.stats["server_bytes"] = server.sent
+            sample.stats["resets"] = server.resets
+        return sample
 
     def read_loop(self, name: str, folder: pathlib.Path, *options: str) -> Sample:
         files = [str(folder / name / file) for file in self.checkpoint(name, folder)["files"]]
