@@ -94,6 +94,14 @@ result<azure_listing> parse_azure_listing(std::string_view body) {
   return listing;
 }
 
+result<listing_page> parse_azure_page(std::string_view body) {
+  auto listing = parse_azure_listing(body);
+  if (!listing) return failure{listing.error()};
+  listing_page page{.objects = {}, .next = std::move(listing->next_marker)};
+  for (auto& blob : listing->blobs) page.objects.push_back({std::move(blob.name), blob.size});
+  return page;
+}
+
 std::optional<azure_error> parse_azure_error(std::string_view body) {
   if (body.empty() || body.size() > max_azure_error_body) return std::nullopt;
   if (body.starts_with("\xEF\xBB\xBF")) body.remove_prefix(3);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "storage/listing_request.hpp"
+
 #include <headrace/base/result.hpp>
 
 #include <cstddef>
@@ -35,6 +37,9 @@ inline constexpr std::size_t max_azure_page = 5'000;
 /// Reads the answer to List Blobs. Errors are `protocol_error`: not XML, not a listing, out of
 /// bounds.
 [[nodiscard]] result<azure_listing> parse_azure_listing(std::string_view body);
+
+/// The same as what stores have in common.
+[[nodiscard]] result<listing_page> parse_azure_page(std::string_view body);
 
 /// What a store says about a request that it refuses. Text of the peer: control characters are
 /// taken out and lengths are bounded, so that it may stand in a message.

@@ -21,9 +21,6 @@
 namespace headrace {
 namespace {
 
-/// Pages of a listing before it is taken for one without an end.
-constexpr std::size_t page_limit = 10'000;
-
 /// The first version that says which names are encoded.
 constexpr const char* service_version = "2021-02-12";
 
@@ -46,19 +43,11 @@ class azure_store final : public http_object_store {
               std::shared_ptr<const network_settings> network, http_fields fields)
       : location_(location.display()),
         base_(location.scheme + "://" + location.authority + "/"),
-        prefix_(std::move(named.key)),
+        place_(object_place::of(std::move(named.key))),
         address_{std::move(settings.endpoint), std::move(named.container)},
         source_(std::move(settings.source)),
         network_(std::move(network)),
         fields_(std::move(fields)) {
-    while (!prefix_.empty() && prefix_.back() == '/') prefix_.pop_back();
-    if (prefix_.ends_with(".safetensors")) {
-      const auto slash = prefix_.rfind('/');
-      single_ = slash == std::string::npos ? prefix_ : prefix_.substr(slash + 1);
-      prefix_.resize(slash == std::string::npos ? 0 : slash);
-    }
-    if (!prefix_.empty()) prefix_ += '/';
-
     auto& credential = settings.credential;
     if (auto* const key = std::get_if<azure_account_key>(&credential)) {
       signer_.emplace(address_.endpoint.account, std::move(key->key));
@@ -75,41 +64,22 @@ class azure_store final : public http_object_store {
   }
 
   [[nodiscard]] bool lists() const noexcept override { return true; }
-  [[nodiscard]] const std::string& single() const noexcept override { return single_; }
+  [[nodiscard]] const std::string& single() const noexcept override { return place_.single; }
   [[nodiscard]] const std::string& location() const noexcept override { return location_; }
 
   [[nodiscard]] std::string uri_of(std::string_view name) const override {
-    return base_ + prefix_ + std::string(name);
+    return base_ + place_.prefix + std::string(name);
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer& terms) override {
-    std::vector<object_entry> found;
-    std::string marker;
-    for (std::size_t page = 0; page < page_limit; ++page) {
-      auto body = co_await fetch_text(
-          loop, terms, *this, location_,
-          {.make = &make_list_request, .argument = marker, .limit = max_azure_listing_body});
-      if (!body) co_return failure{body.error()};
-      auto listing = parse_azure_listing(*body);
-      if (!listing) co_return failure{listing.error().with({.uri = location_})};
-      for (auto& blob : listing->blobs) {
-        if (blob.name.size() <= prefix_.size() || !blob.name.starts_with(prefix_)) continue;
-        found.push_back({blob.name.substr(prefix_.size()), blob.size});
-      }
-      if (listing->next_marker.empty()) {
-        std::ranges::sort(found, {}, &object_entry::name);
-        co_return found;
-      }
-      if (listing->next_marker == marker) break;
-      marker = std::move(listing->next_marker);
-    }
-    co_return failure{
-        error(errc::protocol_error, "a listing that does not end", {.uri = location_})};
+    return list_pages(
+        loop, terms, *this, place_, location_,
+        {.make = &make_list_request, .parse = &parse_azure_page, .limit = max_azure_listing_body});
   }
 
   task<result<addressed_request>> get(storage_loop& loop, object_request wanted) override {
-    auto made =
-        co_await prepare(loop, address_.blob_path(prefix_ + wanted.name), {}, range_fields(wanted));
+    auto made = co_await prepare(loop, address_.blob_path(place_.prefix + wanted.name), {},
+                                 range_fields(wanted));
     co_return made;
   }
 
@@ -185,7 +155,7 @@ class azure_store final : public http_object_store {
                         {"delimiter", "/"},
                         {"include", "metadata"},  // directories are marked there
                         {"maxresults", std::to_string(max_azure_page)},
-                        {"prefix", self.prefix_},
+                        {"prefix", self.place_.prefix},
                         {"restype", "container"}};
     if (!marker.empty()) query.emplace_back("marker", std::move(marker));
     auto made = co_await self.prepare(loop, self.address_.container_path(), std::move(query), {});
@@ -333,8 +303,7 @@ class azure_store final : public http_object_store {
 
   const std::string location_;
   const std::string base_;  ///< Of the URIs of objects.
-  std::string prefix_;      ///< Empty, or with a `/` at its end.
-  std::string single_;
+  const object_place place_;
   const azure_address address_;
   const std::string source_;
   const std::shared_ptr<const network_settings> network_;

@@ -13,9 +13,6 @@
 namespace headrace {
 namespace {
 
-/// Pages of a listing before it is taken for one without an end.
-constexpr std::size_t page_limit = 10'000;
-
 /// Google Cloud Storage by its XML API, which serves ranges and lists as S3 does.
 class gcs_store final : public http_object_store {
  public:
@@ -24,7 +21,7 @@ class gcs_store final : public http_object_store {
             const clock& time)
       : location_(location.display()),
         bucket_(location.authority),
-        prefix_(location.path),
+        place_(object_place::of(location.path)),
         endpoint_(settings.endpoint),
         project_(settings.project),
         requester_pays_(options.requester_pays),
@@ -33,50 +30,24 @@ class gcs_store final : public http_object_store {
         has_own_authorization_(std::ranges::any_of(
             fields_,
             [](const auto& field) { return detail::same_name(field.first, "authorization"); })),
-        tokens_(make_google_token_source(std::move(settings), network_, time), time) {
-    while (!prefix_.empty() && prefix_.back() == '/') prefix_.pop_back();
-    if (prefix_.ends_with(".safetensors")) {
-      const auto slash = prefix_.rfind('/');
-      single_ = slash == std::string::npos ? prefix_ : prefix_.substr(slash + 1);
-      prefix_.resize(slash == std::string::npos ? 0 : slash);
-    }
-    if (!prefix_.empty()) prefix_ += '/';
-  }
+        tokens_(make_google_token_source(std::move(settings), network_, time), time) {}
 
   [[nodiscard]] bool lists() const noexcept override { return true; }
-  [[nodiscard]] const std::string& single() const noexcept override { return single_; }
+  [[nodiscard]] const std::string& single() const noexcept override { return place_.single; }
   [[nodiscard]] const std::string& location() const noexcept override { return location_; }
 
   [[nodiscard]] std::string uri_of(std::string_view name) const override {
-    return "gs://" + bucket_ + "/" + prefix_ + std::string(name);
+    return "gs://" + bucket_ + "/" + place_.prefix + std::string(name);
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer& terms) override {
-    std::vector<object_entry> found;
-    std::string token;
-    for (std::size_t page = 0; page < page_limit; ++page) {
-      auto body = co_await fetch_text(
-          loop, terms, *this, location_,
-          {.make = &make_list_request, .argument = token, .limit = max_listing_body});
-      if (!body) co_return failure{body.error()};
-      auto listing = parse_s3_listing(*body);
-      if (!listing) co_return failure{listing.error().with({.uri = location_})};
-      for (auto& object : listing->objects) {
-        if (object.key.size() <= prefix_.size() || !object.key.starts_with(prefix_)) continue;
-        found.push_back({object.key.substr(prefix_.size()), object.size});
-      }
-      if (!listing->is_truncated) {
-        std::ranges::sort(found, {}, &object_entry::name);
-        co_return found;
-      }
-      token = std::move(listing->next_continuation_token);
-    }
-    co_return failure{
-        error(errc::protocol_error, "a listing that does not end", {.uri = location_})};
+    return list_pages(
+        loop, terms, *this, place_, location_,
+        {.make = &make_list_request, .parse = &parse_s3_page, .limit = max_listing_body});
   }
 
   task<result<addressed_request>> get(storage_loop& loop, object_request wanted) override {
-    const std::string target = "/" + bucket_ + "/" + percent_encode(prefix_ + wanted.name);
+    const std::string target = "/" + bucket_ + "/" + percent_encode(place_.prefix + wanted.name);
     std::string query;
     http_fields fields;
     if (wanted.pin && !wanted.pin->generation.empty()) {
@@ -158,7 +129,7 @@ class gcs_store final : public http_object_store {
                                                            storage_loop& loop, std::string token) {
     auto& self = static_cast<gcs_store&>(store);
     std::string query = "delimiter=%2F&encoding-type=url&list-type=2&prefix=" +
-                        percent_encode(self.prefix_, slash::encoded);
+                        percent_encode(self.place_.prefix, slash::encoded);
     if (!token.empty()) query += "&continuation-token=" + percent_encode(token, slash::encoded);
     auto made = co_await self.request(loop, "/" + self.bucket_, std::move(query), {});
     co_return made;
@@ -221,8 +192,7 @@ class gcs_store final : public http_object_store {
 
   const std::string location_;
   const std::string bucket_;
-  std::string prefix_;  ///< Empty, or with a `/` at its end.
-  std::string single_;
+  const object_place place_;
   const service_place endpoint_;
   const std::string project_;  ///< That the environment names; may be empty.
   const bool requester_pays_;

@@ -2,8 +2,14 @@
 
 #include "storage/http_attempts.hpp"
 
+#include <algorithm>
+#include <utility>
+
 namespace headrace {
 namespace {
+
+/// Pages of a listing before it is taken for one without an end.
+constexpr std::size_t page_limit = 10'000;
 
 class text_exchange final : public http_exchange {
  public:
@@ -69,6 +75,30 @@ task<result<text_answer>> fetch_answer(storage_loop& loop, const transfer& terms
                                           {.uri = std::move(about)});
   if (!done) co_return failure{done.error()};
   co_return std::move(exchange.answer());
+}
+
+task<result<std::vector<object_entry>>> list_pages(storage_loop& loop, const transfer& terms,
+                                                   http_object_store& store, object_place place,
+                                                   std::string about, paged_listing how) {
+  std::vector<object_entry> found;
+  std::string next;
+  for (std::size_t page = 0; page < page_limit; ++page) {
+    auto body = co_await fetch_text(loop, terms, store, about,
+                                    {.make = how.make, .argument = next, .limit = how.limit});
+    if (!body) co_return failure{body.error()};
+    auto read = how.parse(*body);
+    if (!read) co_return failure{read.error().with({.uri = about})};
+    for (const auto& object : read->objects) {
+      if (auto name = place.name_of(object.name)) found.push_back({std::move(*name), object.size});
+    }
+    if (read->next.empty()) {
+      std::ranges::sort(found, {}, &object_entry::name);
+      co_return found;
+    }
+    if (read->next == next) break;
+    next = std::move(read->next);
+  }
+  co_return failure{error(errc::protocol_error, "a listing that does not end", {.uri = about})};
 }
 
 }  // namespace headrace

@@ -91,6 +91,16 @@ result<s3_listing> parse_s3_listing(std::string_view body) {
   return listing;
 }
 
+result<listing_page> parse_s3_page(std::string_view body) {
+  auto listing = parse_s3_listing(body);
+  if (!listing) return failure{listing.error()};
+  listing_page page;
+  for (auto& object : listing->objects)
+    page.objects.push_back({std::move(object.key), object.size});
+  if (listing->is_truncated) page.next = std::move(listing->next_continuation_token);
+  return page;
+}
+
 std::optional<s3_error> parse_s3_error(std::string_view body) {
   if (body.empty() || body.size() > max_error_body) return std::nullopt;
   pugi::xml_document document;

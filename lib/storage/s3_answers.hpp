@@ -1,5 +1,7 @@
 #pragma once
 
+#include "storage/listing_request.hpp"
+
 #include <headrace/base/result.hpp>
 
 #include <cstddef>
@@ -36,6 +38,9 @@ inline constexpr std::size_t max_listing_keys = 10'000;
 /// Errors are `protocol_error`: not XML, not a listing, out of bounds, truncated without a
 /// continuation token.
 [[nodiscard]] result<s3_listing> parse_s3_listing(std::string_view body);
+
+/// The same as what stores have in common.
+[[nodiscard]] result<listing_page> parse_s3_page(std::string_view body);
 
 /// What a store says about a request that it refuses. Text of the peer: control characters are
 /// taken out and lengths are bounded, so that it may stand in a message.

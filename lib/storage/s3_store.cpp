@@ -24,9 +24,6 @@
 namespace headrace {
 namespace {
 
-/// Pages of a listing before it is taken for one without an end.
-constexpr std::size_t page_limit = 10'000;
-
 /// A clock that is further off than this is not believed to be.
 constexpr std::chrono::hours most_skew{24 * 366 * 50};
 
@@ -75,7 +72,7 @@ class s3_store final : public http_object_store {
       : where_(location),
         location_(location.display()),
         bucket_(address.bucket),
-        prefix_(address.key),
+        place_(object_place::of(address.key)),
         version_(address.version_id),
         network_(std::move(network)),
         fields_(options.headers),
@@ -87,52 +84,27 @@ class s3_store final : public http_object_store {
                                   .variable = remember_aws_variables(variable),
                                   .network = network_},
                                  time),
-              time) {
-    while (!prefix_.empty() && prefix_.back() == '/') prefix_.pop_back();
-    if (prefix_.ends_with(".safetensors")) {
-      const auto slash = prefix_.rfind('/');
-      single_ = slash == std::string::npos ? prefix_ : prefix_.substr(slash + 1);
-      prefix_.resize(slash == std::string::npos ? 0 : slash);
-    }
-    if (!prefix_.empty()) prefix_ += '/';
-  }
+              time) {}
 
   [[nodiscard]] bool lists() const noexcept override { return true; }
-  [[nodiscard]] const std::string& single() const noexcept override { return single_; }
+  [[nodiscard]] const std::string& single() const noexcept override { return place_.single; }
   [[nodiscard]] const std::string& location() const noexcept override { return location_; }
 
   [[nodiscard]] std::string uri_of(std::string_view name) const override {
-    return "s3://" + bucket_ + "/" + prefix_ + std::string(name);
+    return "s3://" + bucket_ + "/" + place_.prefix + std::string(name);
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer& terms) override {
-    std::vector<object_entry> found;
-    std::string token;
-    for (std::size_t page = 0; page < page_limit; ++page) {
-      auto body = co_await fetch_text(
-          loop, terms, *this, location_,
-          {.make = &make_list_request, .argument = token, .limit = max_listing_body});
-      if (!body) co_return failure{body.error()};
-      auto listing = parse_s3_listing(*body);
-      if (!listing) co_return failure{listing.error().with({.uri = location_})};
-      for (auto& object : listing->objects) {
-        if (object.key.size() <= prefix_.size() || !object.key.starts_with(prefix_)) continue;
-        found.push_back({object.key.substr(prefix_.size()), object.size});
-      }
-      if (!listing->is_truncated) {
-        std::ranges::sort(found, {}, &object_entry::name);
-        co_return found;
-      }
-      token = std::move(listing->next_continuation_token);
-    }
-    co_return failure{
-        error(errc::protocol_error, "a listing that does not end", {.uri = location_})};
+    return list_pages(
+        loop, terms, *this, place_, location_,
+        {.make = &make_list_request, .parse = &parse_s3_page, .limit = max_listing_body});
   }
 
   task<result<addressed_request>> get(storage_loop& loop, object_request wanted) override {
-    request_parts parts{.key = prefix_ + wanted.name, .query = {}, .fields = range_fields(wanted)};
+    request_parts parts{
+        .key = place_.prefix + wanted.name, .query = {}, .fields = range_fields(wanted)};
     // A version belongs to the one object that the URI names.
-    if (!version_.empty() && wanted.name == single_)
+    if (!version_.empty() && wanted.name == place_.single)
       parts.query.emplace_back("versionId", version_);
     auto made = co_await sign(loop, std::move(parts));
     co_return made;
@@ -216,7 +188,7 @@ class s3_store final : public http_object_store {
                         .query = {{"delimiter", "/"},
                                   {"encoding-type", "url"},
                                   {"list-type", "2"},
-                                  {"prefix", self.prefix_}},
+                                  {"prefix", self.place_.prefix}},
                         .fields = {}};
     if (!token.empty()) parts.query.emplace_back("continuation-token", std::move(token));
     auto made = co_await self.sign(loop, std::move(parts));
@@ -322,9 +294,8 @@ class s3_store final : public http_object_store {
   const uri where_;
   const std::string location_;
   const std::string bucket_;
-  std::string prefix_;  ///< Empty, or with a `/` at its end.
+  const object_place place_;
   const std::string version_;
-  std::string single_;
   const std::shared_ptr<const network_settings> network_;
   const http_fields fields_;
   const bool requester_pays_;

@@ -8,15 +8,15 @@ import http.client
 import os
 import secrets
 import shutil
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from azure_uploader import AzureClient
 from child_process import ChildProcess, ServerError, free_ports
+from server import Server
 
 
-class Azurite:
+class Azurite(Server):
     """One server with an account and a key of its own, its data in memory.
 
     with Azurite() as server:
@@ -26,23 +26,13 @@ class Azurite:
     `start()` returns when the server has answered (about two seconds); `stop()` when it has ended.
     """
 
+    _PREFIX = "headrace-azure-"
+
     def __init__(self):
+        super().__init__()
         self.account = f"test{secrets.token_hex(8)}"
         self.key = base64.b64encode(secrets.token_bytes(64)).decode()
         self.endpoint = ""
-        self._folder: Path | None = None
-        self._child: ChildProcess | None = None
-
-    def __enter__(self) -> "Azurite":
-        self.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.stop()
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid if self._child else 0
 
     def client(self) -> AzureClient:
         return AzureClient(self.endpoint, self.account, self.key)
@@ -53,31 +43,7 @@ class Azurite:
             f"BlobEndpoint={self.endpoint};"
         )
 
-    def start(self, *, limit: float = 60) -> None:
-        attempts = 3
-        for attempt in range(1, attempts + 1):
-            try:
-                self._start_once(limit)
-                return
-            except ServerError:
-                # Most likely another process took the port.
-                self.stop()
-                if attempt == attempts:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-
-    def stop(self) -> None:
-        if self._child:
-            self._child.stop()
-            self._child = None
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
     def _start_once(self, limit: float) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-azure-"))
         (port,) = free_ports(1)
         self.endpoint = f"http://127.0.0.1:{port}/{self.account}"
         command = [
@@ -85,9 +51,9 @@ class Azurite:
             "--blobHost", "127.0.0.1", "--blobPort", str(port),
             "--inMemoryPersistence", "--disableTelemetry",
         ]  # fmt: skip
-        environment = {**os.environ, "HOME": str(self._folder), "AZURITE_ACCOUNTS": f"{self.account}:{self.key}"}
-        self._child = ChildProcess(command, log=self._folder / "azurite.log", cwd=self._folder, env=environment)
-        self._child.wait_until(lambda: self._answers(port), limit=limit)
+        environment = {**os.environ, "HOME": str(self.folder), "AZURITE_ACCOUNTS": f"{self.account}:{self.key}"}
+        self.child = ChildProcess(command, log=self.folder / "azurite.log", cwd=self.folder, env=environment)
+        self.child.wait_until(lambda: self._answers(port), limit=limit)
 
     @staticmethod
     def _answers(port: int) -> bool:

@@ -5,16 +5,15 @@ import http.client
 import json
 import os
 import platform
-import shutil
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
 from child_process import ChildProcess, ServerError, free_ports
+from server import Server
 
 
-class FakeGCS:
+class FakeGCS(Server):
     """One server with its objects in memory.
 
     with FakeGCS() as server:
@@ -23,22 +22,12 @@ class FakeGCS:
         ... server.url, server.environment() ...
     """
 
+    _PREFIX = "headrace-gcs-"
+
     def __init__(self):
+        super().__init__()
         self.url = ""
         self._address = ""
-        self._folder: Path | None = None
-        self._child: ChildProcess | None = None
-
-    def __enter__(self) -> "FakeGCS":
-        self.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.stop()
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid if self._child else 0
 
     def environment(self) -> dict[str, str]:
         """The variables that lead a client here, proxies switched off for loopback."""
@@ -47,29 +36,6 @@ class FakeGCS:
             "NO_PROXY": "127.0.0.1,localhost",
             "no_proxy": "127.0.0.1,localhost",
         }
-
-    def start(self, *, limit: float = 60) -> None:
-        attempts = 3
-        for attempt in range(1, attempts + 1):
-            try:
-                self._start_once(limit)
-                return
-            except ServerError:
-                # Most likely another process took the port.
-                self.stop()
-                if attempt == attempts:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-
-    def stop(self) -> None:
-        if self._child:
-            self._child.stop()
-            self._child = None
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
     def create_bucket(self, bucket: str) -> None:
         """Does nothing if the bucket is there already."""
@@ -87,7 +53,6 @@ class FakeGCS:
             self.put_object(bucket, f"{prefix}/{path.relative_to(folder).as_posix()}", path)
 
     def _start_once(self, limit: float) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-gcs-"))
         (port,) = free_ports(1)
         self._address = f"127.0.0.1:{port}"
         self.url = f"http://{self._address}"
@@ -95,8 +60,8 @@ class FakeGCS:
             _find_server(), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", port,
             "-public-host", self._address, "-external-url", self.url, "-log-level", "warn",
         ]  # fmt: skip
-        self._child = ChildProcess(command, log=self._folder / "server.log", cwd=self._folder)
-        self._child.wait_until(self._answers, limit=limit)
+        self.child = ChildProcess(command, log=self.folder / "server.log", cwd=self.folder)
+        self.child.wait_until(self._answers, limit=limit)
 
     def _answers(self) -> bool:
         try:

@@ -2,13 +2,12 @@
 
 import http.client
 import os
-import shutil
 import ssl
 import subprocess
-import tempfile
 from pathlib import Path
 
 from child_process import ChildProcess, ServerError, find_binary, free_ports
+from server import Server
 
 _CONFIG = """\
 {user}
@@ -38,7 +37,7 @@ http {{
 """
 
 
-class Nginx:
+class Nginx(Server):
     """Serves `root` at `url`, without a trailing slash.
 
     with Nginx(folder) as server:
@@ -48,65 +47,31 @@ class Nginx:
     in the file of that name, one a line, after each has been answered.
     """
 
+    _PREFIX = "headrace-http-"
+    _LIMIT = 20.0
+
     def __init__(self, root: Path | str, *, tls: bool = False, extra: str = "", access_log: Path | None = None):
+        super().__init__()
         self.root = Path(root).resolve()
         self.url = ""
         self.ca_file: Path | None = None
         self._tls = tls
         self._extra = extra
         self._access_log = access_log
-        self._state: Path | None = None
-        self._child: ChildProcess | None = None
-
-    def __enter__(self) -> "Nginx":
-        self.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.stop()
-
-    @property
-    def pid(self) -> int:
-        """The master's; the worker is its only child."""
-        return self._child.pid if self._child else 0
-
-    def start(self, *, limit: float = 20) -> None:
-        attempts = 3
-        for attempt in range(1, attempts + 1):
-            try:
-                self._start_once(limit)
-                return
-            except ServerError:
-                # Most likely another process took the port.
-                self.stop()
-                if attempt == attempts:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-
-    def stop(self) -> None:
-        if self._child:
-            self._child.stop()
-            self._child = None
-        if self._state:
-            shutil.rmtree(self._state, ignore_errors=True)
-            self._state = None
 
     def _start_once(self, limit: float) -> None:
         binary = find_binary("nginx")
-        self._state = Path(tempfile.mkdtemp(prefix="headrace-http-"))
         (port,) = free_ports(1)
         extra = self._extra
         if self._tls:
-            self.ca_file, key = make_certificate(self._state)
+            self.ca_file, key = make_certificate(self.folder)
             extra = f'ssl_certificate "{self.ca_file}"; ssl_certificate_key "{key}"; {self._extra}'
-        config = self._state / "nginx.conf"
+        config = self.folder / "nginx.conf"
         config.write_text(
             _CONFIG.format(
                 # As root the worker would become another user, who cannot read a private folder.
                 user="user root;" if os.geteuid() == 0 else "",
-                state=self._state,
+                state=self.folder,
                 port=port,
                 root=self.root,
                 access_log=f'access_log "{self._access_log}";' if self._access_log else "access_log off;",
@@ -115,10 +80,10 @@ class Nginx:
             )
         )
         self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}"
-        self._child = ChildProcess(
-            [binary, "-p", self._state, "-c", config, "-e", self._state / "error.log"], log=self._state / "nginx.log"
+        self.child = ChildProcess(
+            [binary, "-p", self.folder, "-c", config, "-e", self.folder / "error.log"], log=self.folder / "nginx.log"
         )
-        self._child.wait_until(lambda: self._answers(port), limit=limit)
+        self.child.wait_until(lambda: self._answers(port), limit=limit)
 
     def _answers(self, port: int) -> bool:
         if self._tls:

@@ -3,16 +3,15 @@
 import json
 import os
 import secrets
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
-from child_process import ChildProcess, ServerError, find_binary, free_ports
+from child_process import ChildProcess, find_binary, free_ports
+from server import Server
 from uploader import S3Client, S3Error
 
 
-class SeaweedFS:
+class SeaweedFS(Server):
     """One server with keys of its own, its data in a temporary folder that goes with it.
 
     with SeaweedFS() as server:
@@ -23,27 +22,17 @@ class SeaweedFS:
     `anonymous_buckets` may be read and listed without a signature.
     """
 
+    _PREFIX = "headrace-s3-"
+
     region = "us-east-1"
 
     def __init__(self, *, anonymous_buckets: tuple[str, ...] = ()):
+        super().__init__()
         self.access_key = f"test{secrets.token_hex(8)}"
         self.secret_key = secrets.token_hex(20)
         self.endpoint = ""
         self._anonymous_buckets = anonymous_buckets
-        self._folder: Path | None = None
-        self._child: ChildProcess | None = None
         self._ports: list[int] = []
-
-    def __enter__(self) -> "SeaweedFS":
-        self.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.stop()
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid if self._child else 0
 
     def client(self) -> S3Client:
         return S3Client(self.endpoint, self.access_key, self.secret_key, self.region)
@@ -59,40 +48,20 @@ class SeaweedFS:
             "no_proxy": "127.0.0.1,localhost",
         }
 
-    def start(self, *, limit: float = 60) -> None:
-        attempts = 3
-        for attempt in range(1, attempts + 1):
-            try:
-                self._start_once(limit)
-                return
-            except ServerError:
-                # Most likely another process took one of the ports.
-                self.stop()
-                if attempt == attempts:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-
     def stop(self) -> None:
-        if self._child:
-            self._child.stop()
-            self._child = None
-        for port in self._ports:
+        folder = self.folder
+        super().stop()
+        for port in self._ports if folder else []:
             # It also listens on sockets in /tmp that its options cannot move, and leaves some of them there.
             for kind in ("admin", "filer", "master", "s3", "volume"):
                 Path(f"/tmp/seaweedfs-{kind}-grpc-{port}.sock").unlink(missing_ok=True)
         self._ports = []
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
     def _start_once(self, limit: float) -> None:
         weed = find_binary("weed", Path(sys.executable).parent)
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-s3-"))
-        data = self._folder / "data"
+        data = self.folder / "data"
         data.mkdir()
-        config = self._folder / "s3.json"
+        config = self.folder / "s3.json"
         config.touch(mode=0o600)
         config.write_text(json.dumps({"identities": self._identities()}))
         self._ports = free_ports(10)
@@ -104,16 +73,16 @@ class SeaweedFS:
             "-master.telemetry=false",
             f"-master.port={master}", f"-master.port.grpc={master_grpc}",
             f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", "-volume.preStopSeconds=0",
-            f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}", f"-filer.localSocket={self._folder}/filer.sock",
-            f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}", f"-s3.localSocket={self._folder}/s3.sock",
+            f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}", f"-filer.localSocket={self.folder}/filer.sock",
+            f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}", f"-s3.localSocket={self.folder}/s3.sock",
             "-s3.port.iceberg=0", "-s3.port.lance=0",
             f"-s3.config={config}",
             f"-admin.port={admin}", f"-admin.port.grpc={admin_grpc}", "-admin.ui=false",
             "-webdav=false",
         ]  # fmt: skip
         self.endpoint = f"http://127.0.0.1:{s3}"
-        self._child = ChildProcess(command, log=self._folder / "weed.log", cwd=self._folder, env=self._server_environment())
-        self._child.wait_until(self._answers, limit=limit)
+        self.child = ChildProcess(command, log=self.folder / "weed.log", cwd=self.folder, env=self._server_environment())
+        self.child.wait_until(self._answers, limit=limit)
 
     def _answers(self) -> bool:
         try:
@@ -133,4 +102,4 @@ class SeaweedFS:
     def _server_environment(self) -> dict[str, str]:
         # It would make an identity of AWS keys, or a bucket of S3_BUCKET, that it finds in its environment.
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "S3_", "WEED_"))}
-        return {**kept, "HOME": str(self._folder)}
+        return {**kept, "HOME": str(self.folder)}
