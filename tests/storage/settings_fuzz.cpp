@@ -1,7 +1,6 @@
 // libFuzzer target: what users set, by the environment and in locations. Any text is refused, or
 // gives settings that can be sent as they are; no refusal repeats a secret.
 
-#include "http/http_proxy.hpp"
 #include "storage/azure_address.hpp"
 #include "storage/azure_environment.hpp"
 #include "storage/hub_address.hpp"
@@ -56,14 +55,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto sections = parse_ini(text, "the file");
   if (!sections) HEADRACE_ASSERT(keeps_quiet(sections.error()));
   static_cast<void>(split_shell_words(text));
-  if (const auto proxy = detail::http_proxy::parse(text, "https_proxy")) {
-    HEADRACE_ASSERT(!proxy->at.host.empty() && proxy->at.port != 0);
-    HEADRACE_ASSERT(is_visible(proxy->authorization.substr(proxy->authorization.rfind(' ') + 1)));
-  } else {
-    HEADRACE_ASSERT(keeps_quiet(proxy.error()));
-  }
-  static_cast<void>(detail::bypasses_proxy(text, "2001:db8::7"));
-  static_cast<void>(detail::bypasses_proxy(text, "www.example.com"));
   const auto variable = [&text](const char* name) -> std::optional<std::string> {
     if (std::string_view(name) == "AZURE_STORAGE_CONNECTION_STRING") return text;
     return std::nullopt;
