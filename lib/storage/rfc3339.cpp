@@ -2,6 +2,7 @@
 
 #include "storage/text.hpp"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace headrace {
@@ -58,8 +59,10 @@ std::optional<std::chrono::sys_seconds> parse_rfc3339(std::string_view text) {
   const chrono::year_month_day date{chrono::year(year), chrono::month(static_cast<unsigned>(month)),
                                     chrono::day(static_cast<unsigned>(day))};
   if (!date.ok()) return std::nullopt;
-  return chrono::sys_days(date) + chrono::hours(hour) + chrono::minutes(minute) +
-         chrono::seconds(second) - offset;
+  const chrono::sys_seconds time = chrono::sys_days(date) + chrono::hours(hour) +
+                                   chrono::minutes(minute) + chrono::seconds(second) - offset;
+  return std::clamp(time, chrono::sys_seconds(chrono::sys_days(chrono::year(1970) / 1 / 1)),
+                    chrono::sys_seconds(chrono::sys_days(chrono::year(2255) / 1 / 1)));
 }
 
 }  // namespace headrace

@@ -29,8 +29,9 @@ std::optional<system_time> parse_time(std::string_view text) {
   const std::chrono::year_month_day day{std::chrono::year(date[0]),
                                         std::chrono::month(static_cast<unsigned>(date[1])),
                                         std::chrono::day(static_cast<unsigned>(date[2]))};
-  // Later than nanoseconds reach is never.
-  if (!day.ok() || day.year() > std::chrono::year(2200)) return std::nullopt;
+  // Nanoseconds do not reach everywhere: later is never, and nobody signed anything earlier.
+  if (!day.ok() || day.year() < std::chrono::year(1970) || day.year() > std::chrono::year(2200))
+    return std::nullopt;
   std::chrono::seconds time{0};
   if (text.size() > 10) {
     if (text[10] != 'T' || text.back() != 'Z' || text.size() < 17 || text[13] != ':')

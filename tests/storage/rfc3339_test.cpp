@@ -21,6 +21,19 @@ TEST_SUITE("unit") {
     }
   }
 
+  TEST_CASE("times that no clock reaches are the nearest that one does") {
+    for (const char* const text : {"0000-01-01T00:00:00Z", "0230-01-01T00:00:00Z",
+                                   "1969-12-31T23:59:59Z", "1970-01-01T00:00:00+01:00"}) {
+      CAPTURE(text);
+      CHECK((parse_rfc3339(text) == std::chrono::sys_seconds(0s)));
+    }
+    const auto never = parse_rfc3339("9999-12-31T23:59:59Z");
+    REQUIRE(never);
+    CHECK((never == parse_rfc3339("2255-01-01T00:00:00Z")));
+    const std::chrono::system_clock::time_point reached = *never;
+    CHECK((std::chrono::floor<std::chrono::seconds>(reached) == *never));
+  }
+
   TEST_CASE("what is no time of the calendar is nothing") {
     for (const char* const text :
          {"", "2014-10-02", "2014-10-02T15:01:23", "2014-13-02T15:01:23Z", "2014-02-30T15:01:23Z",
