@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -279,18 +280,25 @@ class http_range_source::range_exchange final : public http_exchange {
     http_connection& from = *answer.lease;
     auto checksum = body_checksum::of(answer.head, whole);
     const std::uint64_t missing = end - position_;
-    const buffer_sequence places = sink_.prepare(missing);
-    if (!checksum || total_size(places) < missing) {
-      // Or it goes to more places than can be described at once.
+    if (!checksum) {
       auto taken = co_await take(from, end);
       co_return taken;
+    }
+    // More places than can be described at once are small ones: then what comes is copied to them.
+    std::vector<std::byte> held;
+    iovec held_place{};
+    buffer_sequence places = sink_.prepare(missing);
+    if (total_size(places) < missing) {
+      held.resize(static_cast<std::size_t>(missing));
+      held_place = as_buffer(held);
+      places = {&held_place, 1};
     }
     buffer_window window(places);
     std::size_t filled = 0;
     while (filled < missing) {
       auto received = co_await from.receive_body(window.next());
       if (!received || *received == 0) {
-        commit(filled);
+        deliver(held, filled);
         if (!received) co_return body_failed(received.error());
         co_return body_failed(
             error(errc::truncated, "the body ended early", {.peer = from.peer()}));
@@ -307,8 +315,27 @@ class http_range_source::range_exchange final : public http_exchange {
                     " of the answer means: they were damaged on their way, or in the store",
                 answer.context())}};
     }
-    commit(filled);
+    deliver(held, filled);
     co_return attempt_result();
+  }
+
+  /// The next `filled` bytes are where they belong, or are to be copied there from `held`.
+  void deliver(std::span<const std::byte> held, std::size_t filled) {
+    if (held.empty()) {
+      commit(filled);
+      return;
+    }
+    held = held.first(filled);
+    while (!held.empty()) {
+      std::size_t copied = 0;
+      for (const iovec& place : sink_.prepare(held.size())) {
+        const std::size_t part = std::min(place.iov_len, held.size() - copied);
+        std::memcpy(place.iov_base, held.data() + copied, part);
+        copied += part;
+      }
+      commit(copied);
+      held = held.subspan(copied);
+    }
   }
 
   void commit(std::size_t bytes) {
