@@ -56,19 +56,11 @@ task<io_result<std::unique_ptr<byte_stream>>> connect_one(io_context& context, e
 /// Like with_timeout, for results: a stop that the timer made is ETIMEDOUT.
 task<io_result<std::unique_ptr<byte_stream>>> connect_within(io_context& context, endpoint address,
                                                              std::chrono::nanoseconds limit) {
-  environment given = co_await current_environment();
-  std::stop_source either;
-  const std::stop_callback inherited(given.stop, detail::request_stop{&either});
-  detail::deadline_timer timer(context, either);
-  context.start_timer(timer, detail::deadline_after(context.now(), limit));
-  const auto outer = std::exchange(given.stop, either.get_token());
-  auto work = connect_one(context, address);
-  auto running = std::move(work).under(std::move(given));
-  auto connected = co_await running;
-  if (!connected && timer.fired() && !outer.stop_requested()) {
+  auto connecting = detail::limited(context, limit, connect_one(context, address));
+  auto outcome = co_await std::move(connecting);
+  if (!outcome.done && outcome.late)
     co_return failure{std::error_code(ETIMEDOUT, std::system_category())};
-  }
-  co_return connected;
+  co_return std::move(outcome.done);
 }
 
 }  // namespace

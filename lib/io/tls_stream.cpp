@@ -442,17 +442,11 @@ task<result<std::unique_ptr<byte_stream>>> secure(io_context& context,
                                                   std::chrono::nanoseconds limit) {
   const error late(errc::timeout, "the TLS handshake with '" + host + "' took too long",
                    {.peer = transport->peer()});
-  environment given = co_await current_environment();
-  std::stop_source either;
-  const std::stop_callback inherited(given.stop, detail::request_stop{&either});
-  detail::deadline_timer timer(context, either);
-  context.start_timer(timer, detail::deadline_after(context.now(), limit));
-  const auto outer = std::exchange(given.stop, either.get_token());
-  auto work = secure_now(std::move(transport), std::move(terms), std::move(host));
-  auto running = std::move(work).under(std::move(given));
-  auto secured = co_await running;
-  if (!secured && timer.fired() && !outer.stop_requested()) co_return failure{late};
-  co_return secured;
+  auto shaking = detail::limited(
+      context, limit, secure_now(std::move(transport), std::move(terms), std::move(host)));
+  auto outcome = co_await std::move(shaking);
+  if (!outcome.done && outcome.late) co_return failure{late};
+  co_return std::move(outcome.done);
 }
 
 }  // namespace headrace

@@ -1,6 +1,6 @@
 #include "storage/azure_credentials.hpp"
 
-#include "storage/content_range.hpp"
+#include "storage/json_answer.hpp"
 #include "storage/percent.hpp"
 #include "storage/service_request.hpp"
 #include "storage/text.hpp"
@@ -9,8 +9,6 @@
 #include <headrace/base/log.hpp>
 #include <headrace/base/sizes.hpp>
 #include <headrace/io/file.hpp>
-
-#include <boost/json/parse.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -34,43 +32,28 @@ struct token_answer {
   std::string message;  ///< For people; one sentence.
 };
 
-std::string text_of(const boost::json::object& object, std::string_view name) {
-  const auto* const found = object.if_contains({name.data(), name.size()});
-  if (found == nullptr || !found->is_string()) return {};
-  const auto& text = found->get_string();
-  return {text.data(), text.size()};
-}
-
 // Seconds, which some services write as text.
 std::optional<std::int64_t> seconds_of(const boost::json::object& object, std::string_view name) {
   constexpr std::uint64_t most = 7'000'000'000;  // the year 2191: what nanoseconds reach to
-  const auto* const found = object.if_contains({name.data(), name.size()});
-  if (found == nullptr) return std::nullopt;
-  std::optional<std::uint64_t> value;
-  if (found->is_int64() && found->get_int64() >= 0)
-    value = static_cast<std::uint64_t>(found->get_int64());
-  if (found->is_string())
-    value = parse_decimal({found->get_string().data(), found->get_string().size()});
+  const auto value = detail::integer_of(object, name);
   if (!value || *value > most) return std::nullopt;
   return static_cast<std::int64_t>(*value);
 }
 
 token_answer read_answer(std::string_view body) {
   token_answer read;
-  boost::system::error_code failed;
-  const auto parsed = boost::json::parse({body.data(), body.size()}, failed);
-  if (failed || !parsed.is_object()) return read;
-  const auto& object = parsed.get_object();
+  const auto object = detail::parse_json_object(body);
+  if (!object) return read;
   read.is_object = true;
-  read.token = text_of(object, "access_token");
+  read.token = detail::string_of(*object, "access_token");
   // The time that remains is right also where the clocks are not.
-  if (const auto left = seconds_of(object, "expires_in"))
+  if (const auto left = seconds_of(*object, "expires_in"))
     read.expires = real_clock().wall() + std::chrono::seconds(*left);
-  else if (const auto at = seconds_of(object, "expires_on"))
+  else if (const auto at = seconds_of(*object, "expires_on"))
     read.expires = system_time(std::chrono::seconds(*at));
-  read.code = detail::if_visible(text_of(object, "error"), 64);
-  std::string message = text_of(object, "error_description");
-  if (message.empty()) message = text_of(object, "message");
+  read.code = detail::if_visible(detail::string_of(*object, "error"), 64);
+  std::string message = detail::string_of(*object, "error_description");
+  if (message.empty()) message = detail::string_of(*object, "message");
   message.resize(std::min(message.find_first_of("\r\n"), message.size()));
   read.message = detail::for_message(std::move(message), 300);
   return read;

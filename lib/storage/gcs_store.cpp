@@ -164,12 +164,9 @@ class gcs_store final : public http_object_store {
   task<result<google_token>> token(storage_loop& loop) {
     auto token = co_await tokens_.get(loop);
     if (!token) co_return failure{token.error().with({.uri = location_})};
-    if (!token->bearer.empty() && !keeps_secrets(endpoint_.origin)) {
-      co_return failure{error(errc::invalid_request,
-                              "the endpoint " + endpoint_.origin.to_string() +
-                                  " would get a token without encryption: use https, or set the "
-                                  "option anonymous",
-                              {.uri = location_})};
+    if (!token->bearer.empty()) {
+      if (auto kept = check_keeps_secrets(endpoint_.origin); !kept)
+        co_return failure{kept.error().with({.uri = location_})};
     }
     const std::lock_guard lock(mutex_);
     last_token_ = *token;

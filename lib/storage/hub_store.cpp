@@ -219,12 +219,9 @@ class hub_store final : public http_object_store {
   task<result<hub_token>> token(storage_loop& loop) {
     auto held = co_await tokens_.get(loop);
     if (!held) co_return failure{held.error().with({.uri = location_})};
-    if (!held->bearer.empty() && !keeps_secrets(endpoint_.origin)) {
-      co_return failure{error(errc::invalid_request,
-                              "the endpoint " + endpoint_.origin.to_string() +
-                                  " would get a token without encryption: use https, or set the "
-                                  "option anonymous",
-                              {.uri = location_})};
+    if (!held->bearer.empty()) {
+      if (auto kept = check_keeps_secrets(endpoint_.origin); !kept)
+        co_return failure{kept.error().with({.uri = location_})};
     }
     const std::lock_guard lock(mutex_);
     token_ = *held;

@@ -31,4 +31,12 @@ bool is_loopback(const http_origin& origin) noexcept {
          detail::all(host, [](char c) { return detail::is_digit(c) || c == '.'; });
 }
 
+result<void> check_keeps_secrets(const http_origin& endpoint) {
+  if (keeps_secrets(endpoint)) return {};
+  return failure{error(errc::invalid_request,
+                       "the endpoint " + endpoint.to_string() +
+                           " would get a token without encryption: use https, or set the "
+                           "option anonymous")};
+}
+
 }  // namespace headrace

@@ -34,4 +34,7 @@ struct service_place {
   return origin.is_secure() || is_loopback(origin);
 }
 
+/// The same as a check of a store's endpoint, before a token goes there: `invalid_request`.
+[[nodiscard]] result<void> check_keeps_secrets(const http_origin& endpoint);
+
 }  // namespace headrace

@@ -1,4 +1,4 @@
-#include "storage_client.hpp"
+#include "opened_object.hpp"
 
 #include <headrace/base/sizes.hpp>
 #include <headrace/coro/sync_wait.hpp>
@@ -7,12 +7,10 @@
 #include <headrace/stream/runtime.hpp>
 
 #include <doctest/doctest.h>
-#include <support/checkpoint.hpp>
 #include <support/scripted_server.hpp>
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,37 +24,13 @@ namespace {
 using namespace std::chrono_literals;
 using test::answer;
 using test::answer_with;
+using test::object;
+using test::opened_object;
 using test::says;
 using test::scripted_server;
 using test::seen_request;
 using test::steps;
-using test::storage_client;
 namespace action = test::action;
-
-const std::string object = test::content_of("object", 300'000);
-const std::string small_name = "x.safetensors";
-
-/// Opens an object whose server answers the later requests as `later` says, and reads a part.
-struct opened_object {
-  explicit opened_object(std::function<steps(const seen_request&)> later)
-      : server([later = std::move(later)](const seen_request& request) -> steps {
-          if (request.number == 0) return {action::send{answer_with(object, request)}};
-          return later(request);
-        }) {
-    source = storage_client::source(server.url("/m/" + small_name), small_name);
-    REQUIRE(here.open(*source));
-  }
-
-  [[nodiscard]] result<std::string> read() {
-    auto bytes = here.read(*source, 100'000, 150'000);
-    if (bytes) CHECK((*bytes == object.substr(100'000, 150'000)));
-    return bytes;
-  }
-
-  scripted_server server;
-  storage_client here;
-  std::shared_ptr<range_source> source;
-};
 
 /// What `open` says about a model whose only file is answered by `script`.
 error open_refused(const scripted_server& server) {

@@ -1,4 +1,4 @@
-#include "storage_client.hpp"
+#include "opened_object.hpp"
 
 #include <doctest/doctest.h>
 #include <support/checkpoint.hpp>
@@ -18,20 +18,16 @@ namespace {
 using namespace std::chrono_literals;
 using test::answer;
 using test::answer_with;
+using test::cut;
+using test::object;
+using test::opened_object;
 using test::says;
 using test::scripted_server;
 using test::seen_request;
+using test::small_name;
 using test::steps;
 using test::storage_client;
 namespace action = test::action;
-
-const std::string object = test::content_of("object", 300'000);
-const std::string small_name = "x.safetensors";
-
-/// The server's answer up to the body's byte `count`.
-std::string cut(const std::string& whole, std::size_t count) {
-  return whole.substr(0, whole.find("\r\n\r\n") + 4 + count);
-}
 
 /// 206 for a range of the object, as the arguments claim.
 std::string part(std::uint64_t begin, std::uint64_t size, std::string_view content_range,
@@ -39,45 +35,6 @@ std::string part(std::uint64_t begin, std::uint64_t size, std::string_view conte
   if (!content_range.empty()) more.emplace_back("Content-Range", content_range);
   return answer(206, more, object.substr(begin, size));
 }
-
-/// A server that answers the first request, which opens the object, as it should be, and the later
-/// ones as `later` says.
-class opened_object {
- public:
-  explicit opened_object(std::function<steps(const seen_request&)> later,
-                         std::string_view etag = "\"v1\"")
-      : etag_(etag), server([this, later = std::move(later)](const seen_request& request) -> steps {
-          if (request.number == 0) return {action::send{answer_with(object, request, etag_)}};
-          return later(request);
-        }) {
-    source = storage_client::source(server.url("/m/" + small_name), small_name);
-    const auto first = here.open(*source);
-    REQUIRE_MESSAGE(first, (first ? "" : first.error().what()));
-    REQUIRE((*first == object.substr(0, 65'536)));
-    REQUIRE(source->size() == object.size());
-  }
-
- private:
-  std::string etag_;
-
- public:
-  scripted_server server;
-  storage_client here;
-  std::shared_ptr<range_source> source;
-
-  /// Bytes [100000, 250000), right or not at all.
-  [[nodiscard]] result<std::string> read() {
-    auto bytes = here.read(*source, 100'000, 150'000);
-    if (bytes) CHECK((*bytes == object.substr(100'000, 150'000)));
-    return bytes;
-  }
-
-  [[nodiscard]] error refused() {
-    const auto bytes = read();
-    REQUIRE_FALSE(bytes);
-    return bytes.error();
-  }
-};
 
 TEST_SUITE("fault") {
   TEST_CASE("opening brings the first bytes, the size and the pin; reading carries it") {

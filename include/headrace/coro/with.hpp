@@ -101,6 +101,33 @@ class deadline_timer final : public timer_item {
   bool fired_ = false;
 };
 
+/// What `limited` gives: the outcome, and whether the limit has asked for the stop rather than
+/// somebody outside.
+template <class T>
+struct limited_outcome {
+  T done;
+  bool late = false;
+};
+
+/// `with_timeout` for work that gives a result instead of throwing: requests its stop after
+/// `limit`, and leaves it to the caller what that means. Threads: that of `timers`, which outlives
+/// it.
+template <class T>
+[[nodiscard]] task<limited_outcome<T>> limited(timer_service& timers,
+                                               std::chrono::nanoseconds limit, task<T> work) {
+  environment given = co_await current_environment();
+  const std::stop_token outer = given.stop;
+  std::stop_source either;
+  const std::stop_callback inherited(outer, request_stop{&either});
+  deadline_timer timer(timers, either);
+  timers.start_timer(timer, deadline_after(timers.now(), limit));
+  given.stop = either.get_token();
+  auto running = std::move(work).under(std::move(given));
+  T done = co_await running;
+  const bool late = timer.fired() && !outer.stop_requested();
+  co_return limited_outcome<T>{std::move(done), late};
+}
+
 /// Resumes a coroutine at a time, or at a stop.
 class [[nodiscard]] sleep_operation final : timer_item {
  public:
