@@ -21,6 +21,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t smallest_chunk = 64_KiB;
+constexpr std::size_t smallest_slot = 64_KiB;
+constexpr std::size_t slot_step = 4_KiB;
 
 // `--chunk-size` → `HEADRACE_CHUNK_SIZE`.
 std::string environment_name(std::string_view option) {
@@ -174,6 +176,11 @@ void add_stream(CLI::App& command, stream_arguments& into) {
               return {};
             })
       ->default_str("cpu");
+  add_count(command, "--staging-slots", 1, into.staging.slots,
+            "Pinned buffers of the host on the way to a CUDA device")
+      ->default_str("32");
+  add_size(command, "--staging-slot-size", into.staging.slot_size, "Bytes of each of them")
+      ->default_str("8MiB");
   add_size(command, "--chunk-size", into.source.opening.chunk_size, "The most bytes of one request")
       ->default_str("16MiB");
   add_size(command, "--memory-limit", into.memory_limit, "Bytes that the stream may hold")
@@ -211,6 +218,11 @@ void check_sizes(const stream_arguments& given) {
   if (chunk < smallest_chunk) {
     throw usage_error("--chunk-size is " + format_size(chunk) + " and must be at least " +
                       format_size(smallest_chunk));
+  }
+  const std::size_t slot = given.staging.slot_size;
+  if (slot < smallest_slot || slot % slot_step != 0) {
+    throw usage_error("--staging-slot-size is " + format_size(slot) + " and must be at least " +
+                      format_size(smallest_slot) + ", in whole pages of " + format_size(slot_step));
   }
   if (given.memory_limit < chunk) {
     throw usage_error("--memory-limit is " + format_size(given.memory_limit) +

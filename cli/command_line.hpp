@@ -1,6 +1,7 @@
 #pragma once
 
 #include <headrace/device/device.hpp>
+#include <headrace/device/staging_pool.hpp>
 #include <headrace/stream/model.hpp>
 
 #include <stdexcept>
@@ -21,6 +22,7 @@ struct source_arguments {
 struct stream_arguments {
   source_arguments source;
   headrace::device device;
+  staging_options staging;
   std::size_t memory_limit = 1_GiB;
   std::vector<std::string> include;  ///< Globs; none: everything.
   std::vector<std::string> exclude;

@@ -48,6 +48,12 @@ std::string statistics::to_json() const {
   add("cpu_seconds", fixed(cpu_seconds, 6));
   add("peak_rss_bytes", std::to_string(peak_rss_bytes));
   add("io_backend", json_string(io_backend));
+  if (copies) {
+    add("copies", "{\"pieces\": " + std::to_string(copies->pieces) +
+                      ", \"bytes\": " + std::to_string(copies->bytes) +
+                      ", \"batches\": " + std::to_string(copies->batches) +
+                      ", \"wake_ups\": " + std::to_string(copies->wake_ups) + "}");
+  }
   return json + "}";
 }
 

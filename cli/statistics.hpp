@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/device/copy_engine.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@ struct statistics {
   double cpu_seconds = 0;
   std::uint64_t peak_rss_bytes = 0;  ///< Of the process until now.
   std::string io_backend;
+  std::optional<copy_statistics> copies;  ///< To a device.
 
   [[nodiscard]] double bytes_per_second() const noexcept;
 

@@ -43,6 +43,14 @@ stream_options options_of(const stream_arguments& arguments, const model& opened
   return options;
 }
 
+// Has the bytes of a device's tensor hashed. What the references name must outlive the task.
+task<void> digest_of_device(runtime& engine, sha256& hash, std::vector<std::byte>& scratch,
+                            const tensor& arrived, digests& into) {
+  scratch.resize(arrived.bytes().size());
+  co_await copy_to_host(engine, arrived, scratch);
+  into.emplace(arrived.name(), hash(scratch));
+}
+
 // Opens and streams once. What the references name must outlive the task.
 task<pass> stream_once(runtime& engine, const stream_arguments& arguments, open_options opening,
                        std::shared_ptr<progress_counters> counters) {
@@ -52,18 +60,31 @@ task<pass> stream_once(runtime& engine, const stream_arguments& arguments, open_
   const steady_time began = std::chrono::steady_clock::now();
   const model opened = co_await open(engine, arguments.source.uri, std::move(opening));
 
-  std::optional<sha256> hash;
-  if (arguments.digest) hash.emplace();
+  const bool on_host = arguments.device.kind == device::type::cpu;
+  sha256 hash;
+  std::vector<std::byte> scratch;
   std::optional<steady_time> first;
   std::optional<steady_time> last;
-  auto tensors = opened.stream(options_of(arguments, opened, counters));
-  co_await for_each(std::move(tensors), [&](const tensor& arrived) {
+  const auto count = [&](const tensor& arrived) {
     last = std::chrono::steady_clock::now();
     if (!first) first = last;
     ++figures.tensors;
     figures.bytes += arrived.bytes().size();
-    if (hash) outcome.digests.emplace(arrived.name(), (*hash)(arrived.bytes()));
-  });
+  };
+  const copy_statistics copies_before = engine.copies();
+  auto tensors = opened.stream(options_of(arguments, opened, counters));
+  if (arguments.digest && !on_host) {
+    co_await for_each(std::move(tensors), [&](const tensor& arrived) {
+      count(arrived);
+      return digest_of_device(engine, hash, scratch, arrived, outcome.digests);
+    });
+  } else {
+    co_await for_each(std::move(tensors), [&](const tensor& arrived) {
+      count(arrived);
+      if (arguments.digest) outcome.digests.emplace(arrived.name(), hash(arrived.bytes()));
+    });
+  }
+  if (!on_host) figures.copies = engine.copies() - copies_before;
 
   const model_statistics cost = opened.statistics();
   const steady_time start = cost.first_request.value_or(began);
@@ -121,7 +142,7 @@ std::string stream_all(const stream_arguments& arguments, const std::shared_ptr<
   const int verbosity = arguments.source.verbosity;
   const bool summaries = verbosity > 0 || (verbosity == 0 && terminal.is_terminal());
 
-  runtime engine({.threads = arguments.source.threads});
+  runtime engine({.threads = arguments.source.threads, .staging = arguments.staging});
   std::vector<statistics> figures;
   digests first_digests;
   for (unsigned number = 1; number <= passes; ++number) {

@@ -17,6 +17,7 @@
 #include <headrace/safetensors/dtype.hpp>
 #include <headrace/safetensors/header.hpp>
 #include <headrace/safetensors/index.hpp>
+#include <headrace/stream/copy_to_host.hpp>
 #include <headrace/stream/describe_credentials.hpp>
 #include <headrace/stream/model.hpp>
 #include <headrace/stream/runtime.hpp>

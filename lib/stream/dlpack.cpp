@@ -87,7 +87,9 @@ Managed* export_tensor(tensor&& from) {
   made->owner = std::move(from);
   DLTensor& description = made->managed.dl_tensor;
   description.data = made->owner.bytes().data();
-  description.device = {dlpack::device_cpu, 0};
+  const device where = made->owner.device();
+  description.device = {where.kind == device::type::cuda ? dlpack::device_cuda : dlpack::device_cpu,
+                        static_cast<std::int32_t>(where.index)};
   description.ndim = static_cast<std::int32_t>(made->shape.size());
   description.dtype = type;
   description.shape = made->shape.data();

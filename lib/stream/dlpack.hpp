@@ -48,6 +48,7 @@ struct DLManagedTensorVersioned {
 namespace headrace::dlpack {
 
 inline constexpr std::int32_t device_cpu = 1;
+inline constexpr std::int32_t device_cuda = 2;
 enum type_code : std::uint8_t {
   type_int = 0,
   type_uint = 1,

@@ -67,7 +67,7 @@ class fetch::sink final : public range_sink {
       std::uint64_t size = std::min(part.size - done, most);
       std::byte* into = gap_.data();
       if (part.tensor != detail::segment::gap) {
-        into = owner_.pending_[part.tensor].memory.data() + part.offset + done;
+        into = owner_.pending_[part.tensor].data + part.offset + done;
       } else {
         size = std::min<std::uint64_t>(size, gap_.size());
       }
@@ -91,11 +91,8 @@ class fetch::sink final : public range_sink {
       if (done_ < part.size) break;
       done_ = 0;
       ++at_;
-      if (part.tensor == detail::segment::gap) continue;
-      // Acquire and release: whoever brings the last byte has seen every other worker's bytes.
-      const auto before =
-          owner_.pending_[part.tensor].missing.fetch_sub(part.size, std::memory_order_acq_rel);
-      if (before == part.size) finished_.push_back(part.tensor);
+      if (part.tensor != detail::segment::gap && owner_.landed(part.tensor, part.size))
+        finished_.push_back(part.tensor);
     }
     if (!finished_.empty()) owner_.completed(finished_);
   }
@@ -110,6 +107,34 @@ class fetch::sink final : public range_sink {
   std::vector<std::uint32_t> finished_;
 };
 
+/// Leads the bytes of a range, wanted or not, into a staging slot.
+class fetch::staged_sink final : public range_sink {
+ public:
+  explicit staged_sink(fetch& owner) noexcept : owner_(owner) {}
+
+  void begin(std::span<std::byte> into) noexcept {
+    into_ = into;
+    filled_ = 0;
+  }
+
+  [[nodiscard]] buffer_sequence prepare(std::uint64_t most) override {
+    const auto rest = into_.subspan(filled_);
+    next_ = {rest.data(), static_cast<std::size_t>(std::min<std::uint64_t>(most, rest.size()))};
+    return {&next_, 1};
+  }
+
+  void commit(std::size_t size) override {
+    owner_.arrived(size);
+    filled_ += size;
+  }
+
+ private:
+  fetch& owner_;
+  std::span<std::byte> into_;
+  std::size_t filled_ = 0;
+  iovec next_{};
+};
+
 fetch::fetch(std::shared_ptr<const detail::model_state> model, detail::stream_plan plan,
              stream_options options)
     : model_(std::move(model)),
@@ -118,6 +143,7 @@ fetch::fetch(std::shared_ptr<const detail::model_state> model, detail::stream_pl
       options_(std::move(options)),
       local_(!model_->sources.empty() && model_->sources.front()->local()),
       pending_(plan_.tensors.size()),
+      placed_(detail::destinations::needed(options_)),
       concurrency_(std::max(1u, local_
                                     ? std::min(model_->options.max_concurrency, local_concurrency)
                                     : model_->options.max_concurrency)) {
@@ -160,11 +186,6 @@ async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
                                            format_size(stream->options.memory_limit) +
                                            " does not hold one chunk of " + format_size(chunk) +
                                            ": raise the memory limit or lower the chunk size");
-  }
-  if (stream->options.device.kind != device::type::cpu) {
-    throw error(errc::unsupported, "this build cannot stream to " +
-                                       stream->options.device.to_string() +
-                                       ": it has no CUDA support");
   }
   auto plan =
       detail::make_plan(stream->model->contents, stream->options.tensors, stream->options.order);
@@ -229,7 +250,12 @@ async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
 tensor fetch::make_tensor(std::uint32_t number) {
   const detail::planned_tensor& planned = plan_.tensors[number];
   std::shared_ptr<const tensor_info> info(model_, &model_->contents.tensors[planned.tensor]);
-  return {std::move(info), planned.shape, std::move(pending_[number].memory)};
+  pending_tensor& held = pending_[number];
+  if (placed_) {
+    return {std::move(info), planned.shape, options_.device, std::move(held.elsewhere),
+            static_cast<std::size_t>(planned.size)};
+  }
+  return {std::move(info), planned.shape, std::move(held.memory)};
 }
 
 bool fetch::is_large(std::uint64_t size) const noexcept { return size > options_.memory_limit / 4; }
@@ -254,7 +280,7 @@ void fetch::start() {
   if (options_.order == delivery::completion) {
     // What is there already goes first: the consumer has something to do while the first ranges are
     // under way. What takes a large part of the limit goes last: by then there is warm memory for
-    // it, and nobody has to wait behind it.
+    // it (of the arena), and nobody has to wait behind it.
     const auto turn = [this](std::uint32_t number) {
       const auto& planned = plan_.tensors[number];
       if (planned.runs.empty() || planned.runs.back().end() <= known_[planned.file]) return 0;
@@ -269,11 +295,36 @@ void fetch::start() {
     order_ = std::move(sorted);
   }
   terms_ = model_->terms_from(real_clock().now());
-  runtime_->spawn([this](detail::loop_services&) { return run(shared_from_this()); });
+  runtime_->spawn([this](detail::loop_services& loop) { return run(shared_from_this(), &loop); });
   started_ = true;
 }
 
-task<void> fetch::run(std::shared_ptr<fetch> self) {
+/// Has everything started that the stream consists of.
+task<void> fetch::begin(detail::loop_services* loop) {
+  if (placed_) {
+    auto opened = co_await detail::destinations::open(runtime_, options_, loop);
+    if (!opened) {
+      fail(opened.error());
+      co_return;
+    }
+    destinations_ = std::move(*opened);
+  }
+  trace* const events = model_->options.trace.get();
+  if (events != nullptr && staged()) {
+    for (unsigned number = 0; number < runtime_->threads(); ++number)
+      copy_tracks_.push_back(events->track("copies " + std::to_string(number)));
+  }
+  auto& first = runtime_->loop(0);
+  async_condition::wake_list woken;
+  const std::lock_guard lock(mutex_);
+  if (placed_) workers_.spawn(first.context(), keep_failures(place()));
+  admit(woken);
+  spawn_workers(concurrency_.wanted());
+  // Local files leave no time over: every core copies.
+  if (!local_ && !placed_) workers_.spawn(first.context(), keep_failures(warm_memory(first)));
+}
+
+task<void> fetch::run(std::shared_ptr<fetch> self, detail::loop_services* loop) {
   const environment given = co_await current_environment();
   timer_service& timers = *given.executor->timers();
   std::stop_source late;
@@ -285,14 +336,7 @@ task<void> fetch::run(std::shared_ptr<fetch> self) {
     // Nothing is thrown beyond here: the consumer waits for the end, and other streams share the
     // scope.
     try {
-      async_condition::wake_list woken;
-      const std::lock_guard lock(self->mutex_);
-      self->admit(woken);
-      self->spawn_workers(self->concurrency_.wanted());
-      auto& loop = self->runtime_->loop(0);
-      // Local files leave no time over: every core copies.
-      if (!self->local_)
-        self->workers_.spawn(loop.context(), self->keep_failures(self->warm_memory(loop)));
+      co_await self->begin(loop);
     } catch (...) {
       self->fail_with_exception();
     }
@@ -313,6 +357,7 @@ task<void> fetch::run(std::shared_ptr<fetch> self) {
   } catch (...) {
     self->fail_with_exception();
   }
+  self->destinations_.reset();
   async_condition::wake_list woken;
   const std::lock_guard lock(self->mutex_);
   if (self->stopping_ && !self->failure_ && given.stop.stop_requested()) {
@@ -383,7 +428,8 @@ void fetch::memory_released() noexcept {
 std::uint64_t fetch::longest_range() const noexcept {
   const std::uint64_t together =
       std::min<std::uint64_t>(in_flight_limit, options_.memory_limit / 2);
-  const std::uint64_t chunk = model_->options.chunk_size;
+  std::uint64_t chunk = model_->options.chunk_size;
+  if (staged()) chunk = std::min<std::uint64_t>(chunk, slot_room());
   if (local_) return std::min(chunk, local_range);
   return std::clamp(together / concurrency_.wanted(),
                     std::min<std::uint64_t>(shortest_range, chunk), chunk);
@@ -393,7 +439,7 @@ std::uint64_t fetch::longest_range() const noexcept {
 /// a stream whose memory comes back a tensor at a time would otherwise ask for a tensor at a time.
 /// Not where nothing is out that could come back.
 bool fetch::admissible(std::uint64_t size, bool first) {
-  const bool patient = first && arena_->usage().live > 0;
+  const bool patient = first && reserved() > 0;
   const std::uint64_t wanted =
       patient ? std::max(size, std::min(longest_range(), left_to_admit_)) : size;
   if (arena_->fits(wanted)) return true;
@@ -418,57 +464,256 @@ void fetch::drop_speculative() {
   dropping_.store(std::thread::id(), std::memory_order_relaxed);
 }
 
+/// Bytes of tensors that are admitted and not yet the consumer's.
+std::size_t fetch::reserved() const noexcept {
+  const memory_usage used = arena_->usage();
+  if (!placed_) return used.live;
+  return used.extra - std::min<std::size_t>(used.extra, speculative_ ? speculative_->total() : 0);
+}
+
 void fetch::admit(async_condition::wake_list& woken) {
-  const std::uint64_t longest = longest_range();
-  if (stopping_ || queued_bytes_ >= longest) return;
+  if (placed_) {
+    admission_due_ = true;
+    admission_.notify_one(woken);
+    return;
+  }
+  if (stopping_ || queued_bytes_ >= longest_range()) return;
+  const auto batch = choose(woken);
+  if (!stopping_) queue(batch, woken);
+}
+
+/// Takes what may be admitted out of the order of admission, and gives what of it has bytes to
+/// fetch. In the arena it has its memory then; an allocator's is to follow.
+std::vector<std::uint32_t> fetch::choose(async_condition::wake_list& woken) {
   std::vector<std::uint32_t> batch;
+  const std::uint64_t longest = longest_range();
   std::uint64_t batch_bytes = 0;
   while (next_ < order_.size() && queued_bytes_ + batch_bytes < 2 * longest) {
     const std::uint32_t number = order_[next_];
-    const detail::planned_tensor& planned = plan_.tensors[number];
-    if (planned.size > 0) {
-      if (!admissible(planned.size, batch.empty())) break;
-      auto memory = arena_->allocate(static_cast<std::size_t>(planned.size));
-      if (!memory) {
-        if (!failure_)
-          failure_ = memory.error().with({.uri = model_->sources[planned.file]->uri()});
-        stopping_ = true;
-        deliverable_.notify_all(woken);
-        work_.notify_all(woken);
-        return;
-      }
-      // Stored first: a block must not be dropped here, whatever throws.
-      pending_[number].memory = std::move(*memory);
-      const std::uint64_t there = prefill(number, pending_[number].memory);
-      pending_[number].missing.store(planned.size - there, std::memory_order_relaxed);
-      left_to_admit_ -= planned.size;
-      batch_bytes += planned.size - there;
-      bytes_arrived_.fetch_add(there, std::memory_order_relaxed);
-      if (there < planned.size) batch.push_back(number);
-      if (there == planned.size) hand_over(number);
-    } else {
+    const std::uint64_t size = plan_.tensors[number].size;
+    if (size == 0) {
       hand_over(number);
+    } else {
+      if (!admissible(size, batch.empty())) break;
+      std::uint64_t there = 0;
+      if (placed_) {
+        arena_->charge(host_arena::footprint(static_cast<std::size_t>(size)));
+      } else {
+        if (!own_memory(number, woken)) return {};
+        there = prefill(number);
+        bytes_arrived_.fetch_add(there, std::memory_order_relaxed);
+      }
+      pending_[number].missing.store(size - there, std::memory_order_relaxed);
+      left_to_admit_ -= size;
+      batch_bytes += size - there;
+      if (there < size) batch.push_back(number);
+      if (there == size) hand_over(number);
     }
     ++next_;
   }
-  for (auto& range : detail::cut_ranges(plan_, batch, longest, known_)) {
+  return batch;
+}
+
+/// Memory of the arena for a tensor; without it the stream fails.
+bool fetch::own_memory(std::uint32_t number, async_condition::wake_list& woken) {
+  const detail::planned_tensor& planned = plan_.tensors[number];
+  auto memory = arena_->allocate(static_cast<std::size_t>(planned.size));
+  if (!memory) {
+    if (!failure_) failure_ = memory.error().with({.uri = model_->sources[planned.file]->uri()});
+    stopping_ = true;
+    deliverable_.notify_all(woken);
+    work_.notify_all(woken);
+    return false;
+  }
+  // Kept at once: a block must not be dropped here, whatever throws.
+  pending_[number].memory = std::move(*memory);
+  pending_[number].data = pending_[number].memory.data();
+  return true;
+}
+
+/// Cuts what has its memory into ranges, and tells everybody what has changed.
+void fetch::queue(std::span<const std::uint32_t> batch, async_condition::wake_list& woken) {
+  for (auto& range : detail::cut_ranges(plan_, batch, longest_range(), known_)) {
     queued_bytes_ += range.bytes.size;
     ranges_.push_back(std::move(range));
     work_.notify_one(woken);
   }
-  if (next_ == order_.size() && speculative_) drop_speculative();
+  if (next_ == order_.size() && speculative_ && !staged()) drop_speculative();
   if (!ready_.empty()) deliverable_.notify_all(woken);
   if (exhausted()) work_.notify_all(woken);
   admitted_.notify_all(woken);
 }
 
+/// Admission where memory comes from an allocator, which has to be waited for.
+task<void> fetch::place() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      while (!admission_due_ && !stopping_ && next_ < order_.size()) {
+        const bool notified = co_await admission_.wait(lock);
+        if (!notified) co_return;
+      }
+      if (stopping_) co_return;
+      admission_due_ = false;
+      // Whoever takes the next range says that there is room for more.
+      if (next_ < order_.size() && queued_bytes_ >= longest_range()) continue;
+    }
+    std::vector<std::uint32_t> batch;
+    {
+      async_condition::wake_list woken;
+      const std::lock_guard lock(mutex_);
+      batch = choose(woken);
+      placing_ = !batch.empty();
+      if (!placing_) queue(batch, woken);
+      if (!placing_ && next_ == order_.size()) co_return;
+    }
+    if (batch.empty()) continue;
+    auto blocks = co_await allocate(batch);
+    if (!blocks) {
+      fail(blocks.error());
+      co_return;
+    }
+    {
+      async_condition::wake_list woken;
+      const std::lock_guard lock(mutex_);
+      std::vector<std::uint32_t> incomplete;
+      for (std::size_t at = 0; at < batch.size(); ++at) {
+        const std::uint32_t number = batch[at];
+        pending_tensor& held = pending_[number];
+        const auto size = static_cast<std::size_t>(plan_.tensors[number].size);
+        held.elsewhere =
+            charged_block(std::move((*blocks)[at]), arena_, host_arena::footprint(size));
+        held.data = held.elsewhere.data();
+        if (!staged()) {
+          const std::uint64_t there = prefill(number);
+          bytes_arrived_.fetch_add(there, std::memory_order_relaxed);
+          held.missing.store(size - there, std::memory_order_relaxed);
+          if (there == size) hand_over(number);
+          if (there == size) continue;
+        }
+        incomplete.push_back(number);
+      }
+      placing_ = false;
+      // More may fit: what was charged on account of this batch has been decided now.
+      admission_due_ = true;
+      queue(incomplete, woken);
+    }
+    if (staged()) co_await stage_known(std::move(batch));
+  }
+}
+
+/// Memory for each of `batch`. Where not all of it can be had at once the first tensor that does
+/// not fit is named.
+task<result<std::vector<device_block>>> fetch::allocate(std::span<const std::uint32_t> batch) {
+  std::vector<std::size_t> sizes;
+  for (const std::uint32_t number : batch)
+    sizes.push_back(static_cast<std::size_t>(plan_.tensors[number].size));
+  auto together = co_await destinations_->allocate(sizes);
+  if (together || together.error().kind() != errc::out_of_memory) co_return together;
+  std::vector<device_block> blocks;
+  for (std::size_t at = 0; at < batch.size(); ++at) {
+    std::vector<std::size_t> size(1, sizes[at]);
+    auto one = co_await destinations_->allocate(std::move(size));
+    if (!one) {
+      const auto& planned = plan_.tensors[batch[at]];
+      const error& reason = one.error();
+      if (reason.kind() != errc::out_of_memory) co_return failure{reason};
+      co_return failure{error(errc::out_of_memory,
+                              "no memory on " + options_.device.to_string() + " for tensor " +
+                                  json_quote(model_->contents.tensors[planned.tensor].name) +
+                                  " of " + format_size(sizes[at]) + ": " + reason.reason(),
+                              {.uri = model_->sources[planned.file]->uri()})};
+    }
+    blocks.push_back(std::move(one->front()));
+  }
+  co_return std::move(blocks);
+}
+
+/// Has the speculative bytes of `batch` copied to where they belong, packed into slots.
+task<void> fetch::stage_known(std::vector<std::uint32_t> batch) {
+  staging_slot slot;
+  std::vector<detail::segment> parts;
+  std::size_t filled = 0;
+  for (const std::uint32_t number : batch) {
+    const detail::planned_tensor& planned = plan_.tensors[number];
+    // Dropped by this coroutine alone, and not before the last batch.
+    if (!speculative_) break;
+    for (const auto& part : detail::known_parts(planned, known_[planned.file])) {
+      std::uint64_t done = 0;
+      while (done < part.size) {
+        if (slot.bytes().size() == filled && filled > 0) {
+          workers_.spawn(runtime_->loop(0).context(),
+                         keep_failures(land(0, std::move(slot), std::exchange(parts, {}))));
+          filled = 0;
+        }
+        if (filled == 0) {
+          auto free = co_await destinations_->slot();
+          if (!free) {
+            fail(free.error());
+            co_return;
+          }
+          slot = std::move(*free);
+        }
+        const std::uint64_t size =
+            std::min<std::uint64_t>(part.size - done, slot.bytes().size() - filled);
+        std::memcpy(slot.bytes().data() + filled,
+                    speculative_->of_file[planned.file].data() + part.in_file + done,
+                    static_cast<std::size_t>(size));
+        parts.push_back({number, part.offset + done, size});
+        filled += static_cast<std::size_t>(size);
+        done += size;
+        arrived(size);
+      }
+    }
+  }
+  if (!parts.empty()) {
+    workers_.spawn(runtime_->loop(0).context(),
+                   keep_failures(land(0, std::move(slot), std::move(parts))));
+  }
+  const std::lock_guard lock(mutex_);
+  if (next_ == order_.size() && speculative_) drop_speculative();
+}
+
+/// Copies what lies in `slot`, part after part from its start, to where it belongs.
+task<void> fetch::land(unsigned loop, staging_slot slot, std::vector<detail::segment> parts) {
+  std::vector<copy_piece> pieces;
+  pieces.reserve(parts.size());
+  const std::byte* from = slot.bytes().data();
+  std::uint64_t bytes = 0;
+  for (const detail::segment& part : parts) {
+    if (part.tensor != detail::segment::gap) {
+      pieces.push_back(
+          {pending_[part.tensor].data + part.offset, from, static_cast<std::size_t>(part.size)});
+      bytes += part.size;
+    }
+    from += part.size;
+  }
+  trace* const events = model_->options.trace.get();
+  const std::int64_t began = events != nullptr ? events->now() : 0;
+  const result<void> copied = co_await destinations_->engine(loop).copy(pieces);
+  if (events != nullptr) {
+    events->span(copy_tracks_[loop], "copy", began, "\"bytes\":" + std::to_string(bytes));
+  }
+  slot.reset();
+  if (!copied) {
+    fail(copied.error().with({.uri = model_->store->location()}));
+    co_return;
+  }
+  std::vector<std::uint32_t> finished;
+  for (const detail::segment& part : parts) {
+    if (part.tensor != detail::segment::gap && landed(part.tensor, part.size))
+      finished.push_back(part.tensor);
+  }
+  if (!finished.empty()) completed(finished);
+}
+
 /// Copies what is there already; gives how many bytes that were.
-std::uint64_t fetch::prefill(std::uint32_t number, host_block& memory) {
+std::uint64_t fetch::prefill(std::uint32_t number) {
   const detail::planned_tensor& planned = plan_.tensors[number];
   if (!speculative_ || planned.runs.front().begin >= known_[planned.file]) return 0;
   std::uint64_t copied = 0;
   for (const auto& part : detail::known_parts(planned, known_[planned.file])) {
-    std::memcpy(memory.data() + part.offset,
+    std::memcpy(pending_[number].data + part.offset,
                 speculative_->of_file[planned.file].data() + part.in_file,
                 static_cast<std::size_t>(part.size));
     copied += part.size;
@@ -487,6 +732,12 @@ void fetch::hand_over(std::uint32_t number) {
   while (next_in_order_ < pending_.size() && pending_[next_in_order_].complete) {
     ready_.push_back(static_cast<std::uint32_t>(next_in_order_++));
   }
+}
+
+/// `size` bytes of a tensor are where they belong; whether they were the last. Acquire and release:
+/// whoever brings the last byte has seen every other worker's bytes.
+bool fetch::landed(std::uint32_t number, std::uint64_t size) noexcept {
+  return pending_[number].missing.fetch_sub(size, std::memory_order_acq_rel) == size;
 }
 
 void fetch::completed(std::span<const std::uint32_t> numbers) {
@@ -573,8 +824,9 @@ task<void> fetch::warm_memory(detail::loop_services& loop) {
 }
 
 task<void> fetch::work(detail::loop_services& loop, unsigned number) {
-  std::vector<std::byte> gap(detail::gap_limit);
-  sink receiving(*this, gap);
+  std::vector<std::byte> gap(staged() ? 0 : detail::gap_limit);
+  sink in_place(*this, gap);
+  staged_sink into_slot(*this);
   trace* const events = model_->options.trace.get();
   const std::uint32_t track =
       events != nullptr ? events->track("connection " + std::to_string(number)) : 0;
@@ -600,15 +852,31 @@ task<void> fetch::work(detail::loop_services& loop, unsigned number) {
       range = take_range();
       admit(woken);
     }
+    staging_slot slot;
+    range_sink* into = &in_place;
+    result<void> read;
+    if (staged()) {
+      auto free = co_await destinations_->slot();
+      if (free) {
+        slot = std::move(*free);
+        into_slot.begin(slot.bytes());
+        into = &into_slot;
+      } else {
+        read = failure{free.error()};
+      }
+    } else {
+      in_place.begin(range);
+    }
     const std::int64_t began = events != nullptr ? events->now() : 0;
-    receiving.begin(range);
-    range_source& source = *model_->sources[range.file];
-    auto read = co_await source.read(loop.storage(), terms_, range.bytes, receiving);
-    if (events != nullptr) {
-      events->span(track, "range", began,
-                   "\"file\":" + json_quote(model_->contents.files[range.file].name) +
-                       ",\"begin\":" + std::to_string(range.bytes.begin) +
-                       ",\"bytes\":" + std::to_string(range.bytes.size));
+    if (read) {
+      range_source& source = *model_->sources[range.file];
+      read = co_await source.read(loop.storage(), terms_, range.bytes, *into);
+      if (events != nullptr) {
+        events->span(track, "range", began,
+                     "\"file\":" + json_quote(model_->contents.files[range.file].name) +
+                         ",\"begin\":" + std::to_string(range.bytes.begin) +
+                         ",\"bytes\":" + std::to_string(range.bytes.size));
+      }
     }
     if (!read) {
       fail(read.error());
@@ -617,6 +885,11 @@ task<void> fetch::work(detail::loop_services& loop, unsigned number) {
       co_return;
     }
     range_done(range.bytes.size);
+    if (staged()) {
+      const unsigned lane = number % runtime_->threads();
+      workers_.spawn(loop.context(),
+                     keep_failures(land(lane, std::move(slot), std::move(range.segments))));
+    }
   }
 }
 

@@ -1,12 +1,14 @@
 #pragma once
 
 #include "stream/concurrency.hpp"
+#include "stream/destinations.hpp"
 #include "stream/model_state.hpp"
 #include "stream/plan.hpp"
 
 #include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/async_generator.hpp>
 #include <headrace/coro/async_scope.hpp>
+#include <headrace/device/charged_block.hpp>
 #include <headrace/memory/host_arena.hpp>
 #include <headrace/storage/range_sink.hpp>
 #include <headrace/stream/tensor.hpp>
@@ -46,12 +48,15 @@ class fetch final : public release_listener, public std::enable_shared_from_this
 
  private:
   struct pending_tensor {
-    host_block memory;
+    host_block memory;        ///< Of the arena; or
+    charged_block elsewhere;  ///< of an allocator.
+    std::byte* data = nullptr;
     std::atomic<std::uint64_t> missing{
         0};                 ///< Bytes. The last to arrive is told by the decrement that reaches 0.
     bool complete = false;  ///< In order of request: waits for those before it.
   };
   class sink;
+  class staged_sink;
   class abandon_on_exit;
   struct slot;
 
@@ -59,9 +64,14 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   static task<void> close(std::shared_ptr<slot> stream);
 
   void start();
-  static task<void> run(std::shared_ptr<fetch> self);
+  static task<void> run(std::shared_ptr<fetch> self, detail::loop_services* loop);
+  task<void> begin(detail::loop_services* loop);
   task<void> work(detail::loop_services& loop, unsigned number);
   task<void> keep_failures(task<void> working);
+  task<void> place();
+  task<result<std::vector<device_block>>> allocate(std::span<const std::uint32_t> batch);
+  task<void> stage_known(std::vector<std::uint32_t> batch);
+  task<void> land(unsigned loop, staging_slot slot, std::vector<detail::segment> parts);
   task<void> warm_memory(detail::loop_services& loop);
   [[nodiscard]] std::size_t needed_next() const noexcept;
   [[nodiscard]] bool is_large(std::uint64_t size) const noexcept;
@@ -77,13 +87,26 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   /// not exist here.
   [[nodiscard]] bool left_behind() const noexcept { return runtime_->generation() != generation_; }
 
+  /// Whether bodies are received into staging slots and copied on.
+  [[nodiscard]] bool staged() const noexcept {
+    return destinations_ != nullptr && destinations_->staged();
+  }
+  /// The most bytes of a range that a slot holds.
+  [[nodiscard]] std::uint64_t slot_room() const noexcept {
+    return destinations_->staging().slot_size;
+  }
+
   // With the mutex held.
   [[nodiscard]] bool exhausted() const noexcept {
-    return next_ == order_.size() && ranges_.empty();
+    return next_ == order_.size() && !placing_ && ranges_.empty();
   }
   void admit(async_condition::wake_list& woken);
+  [[nodiscard]] std::vector<std::uint32_t> choose(async_condition::wake_list& woken);
+  [[nodiscard]] bool own_memory(std::uint32_t number, async_condition::wake_list& woken);
+  void queue(std::span<const std::uint32_t> batch, async_condition::wake_list& woken);
   [[nodiscard]] bool admissible(std::uint64_t size, bool first);
-  [[nodiscard]] std::uint64_t prefill(std::uint32_t number, host_block& memory);
+  [[nodiscard]] std::size_t reserved() const noexcept;
+  [[nodiscard]] std::uint64_t prefill(std::uint32_t number);
   void hand_over(std::uint32_t number);
   void spawn_workers(unsigned wanted);
   void drop_speculative();
@@ -91,6 +114,7 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   [[nodiscard]] detail::planned_range take_range();
   [[nodiscard]] bool starved() const noexcept;
 
+  [[nodiscard]] bool landed(std::uint32_t number, std::uint64_t size) noexcept;
   void completed(std::span<const std::uint32_t> numbers);
   void arrived(std::uint64_t bytes);
   void range_done(std::uint64_t bytes);
@@ -108,6 +132,9 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   std::vector<std::uint32_t> order_;  ///< Of admission: indices into the plan.
   std::shared_ptr<host_arena> arena_;
   std::vector<pending_tensor> pending_;  ///< By place in the plan.
+  const bool placed_;                    ///< Memory comes from an allocator, not from the arena.
+  std::unique_ptr<detail::destinations> destinations_;  ///< Then; while the stream runs.
+  std::vector<std::uint32_t> copy_tracks_;              ///< Of the trace, by loop.
   async_scope workers_;
 
   std::mutex mutex_;
@@ -126,6 +153,10 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   unsigned spawned_ = 0;
   unsigned working_ = 0;
   async_condition admitted_;  ///< Notified after each batch.
+  // Placing: admission that has to wait for the allocator, by a coroutine of its own.
+  async_condition admission_;
+  bool admission_due_ = false;
+  bool placing_ = false;  ///< A batch has been taken out of `order_` and has no ranges yet.
   // Hand-over.
   std::vector<std::uint32_t> ready_;
   std::size_t next_in_order_ = 0;  ///< In the plan; delivery::requested.

@@ -28,12 +28,25 @@ io_backend choose_backend(io_backend wanted) {
   return resolve_backend(wanted);
 }
 
+runtime_options checked(runtime_options options) {
+  constexpr std::size_t smallest = 64_KiB;
+  constexpr std::size_t page = 4096;
+  const staging_options& staging = options.staging;
+  if (staging.slots == 0 || staging.slot_size < smallest || staging.slot_size % page != 0) {
+    throw error(errc::invalid_request,
+                "staging memory of " + std::to_string(staging.slots) + " slots of " +
+                    format_size(staging.slot_size) +
+                    ": there must be at least one, of at least 64 KiB and whole 4 KiB pages");
+  }
+  return options;
+}
+
 }  // namespace
 
 runtime_state::runtime_state(runtime_options options)
-    : threads_(choose_threads(options.threads)),
+    : options_(checked(options)),
+      threads_(choose_threads(options.threads)),
       backend_(choose_backend(options.backend)),
-      idle_memory_(options.idle_memory),
       parts_(std::make_unique<parts>(options.idle_memory)) {}
 
 runtime_state::~runtime_state() {
@@ -105,10 +118,57 @@ void runtime_state::stop() noexcept {
   }
   for (const auto& loop : loops_) {
     loop->services->context().stop();
+    {
+      const std::lock_guard lock(mutex_);  // against `copies`
+      loop->services = nullptr;
+    }
     loop->thread.join();
   }
   // Here, not with the state: models and tensors may keep that for long.
+  parts_->devices.clear();
   parts_->helpers.reset();
+}
+
+result<std::shared_ptr<device_services>> runtime_state::open_device(std::uint32_t index) {
+  // Held while the driver initialises: whoever asks meanwhile wants the same.
+  const std::lock_guard lock(parts_->devices_mutex);
+  auto& known = parts_->devices[index];
+  if (known == nullptr) {
+    auto opened = cuda_device::open(index);
+    if (!opened) {
+      parts_->devices.erase(index);
+      return failure{opened.error()};
+    }
+    known =
+        std::make_shared<device_services>(std::move(*opened), options_.staging, *parts_->helpers);
+  }
+  return known;
+}
+
+copy_statistics runtime_state::copies() {
+  copy_statistics sum;
+  const std::lock_guard lock(mutex_);
+  for (const auto& loop : loops_) {
+    if (loop->services != nullptr) sum += loop->services->copies();
+  }
+  return sum;
+}
+
+result<copy_engine*> loop_services::engine(std::shared_ptr<cuda_device> target) {
+  HEADRACE_ASSERT(context_.on_this_thread());
+  const std::uint32_t index = target->index();
+  if (const auto known = engines_.find(index); known != engines_.end()) return known->second.get();
+  auto made = make_cuda_copy_engine(context_, std::move(target));
+  if (!made) return failure{made.error()};
+  const std::lock_guard lock(engines_mutex_);
+  return engines_.emplace(index, std::move(*made)).first->second.get();
+}
+
+copy_statistics loop_services::copies() const {
+  copy_statistics sum;
+  const std::lock_guard lock(engines_mutex_);
+  for (const auto& [index, engine] : engines_) sum += engine->statistics();
+  return sum;
 }
 
 // Around a fork
@@ -179,7 +239,7 @@ void runtime_state::become_child() noexcept {
     for (auto& loop : loops_) static_cast<void>(loop.release());
     loops_.clear();
     static_cast<void>(parts_.release());
-    parts_ = std::make_unique<parts>(idle_memory_);
+    parts_ = std::make_unique<parts>(options_.idle_memory);
     started_ = false;
   }
   held_ = false;
@@ -203,5 +263,7 @@ runtime& runtime::shared() {
 io_backend runtime::backend() const { return state_->backend(); }
 
 unsigned runtime::threads() const noexcept { return state_->threads(); }
+
+copy_statistics runtime::copies() const { return state_->copies(); }
 
 }  // namespace headrace

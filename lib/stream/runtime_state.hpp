@@ -1,6 +1,9 @@
 #pragma once
 
 #include <headrace/coro/async_scope.hpp>
+#include <headrace/device/copy_engine.hpp>
+#include <headrace/device/cuda_device.hpp>
+#include <headrace/device/staging_pool.hpp>
 #include <headrace/http/http_pool.hpp>
 #include <headrace/http/tcp_connector.hpp>
 #include <headrace/io/blocking_pool.hpp>
@@ -11,6 +14,8 @@
 #include <headrace/stream/runtime.hpp>
 
 #include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,12 +37,29 @@ class loop_services {
   [[nodiscard]] io_context& context() noexcept { return context_; }
   [[nodiscard]] storage_loop& storage() noexcept { return storage_; }
 
+  /// The loop's engine that copies to `target`. Threads: the loop's own.
+  [[nodiscard]] result<copy_engine*> engine(std::shared_ptr<cuda_device> target);
+
+  /// Of all engines of the loop. Threads: any.
+  [[nodiscard]] copy_statistics copies() const;
+
  private:
   io_context context_;
   resolver names_;
   tcp_connector connector_;
   http_pool connections_;
   storage_loop storage_;
+  mutable std::mutex engines_mutex_;  ///< Of the table alone: an engine is the loop's.
+  std::map<std::uint32_t, std::unique_ptr<copy_engine>> engines_;  ///< By number of the device.
+};
+
+/// What the streams of a runtime share of a device.
+struct device_services {
+  device_services(std::shared_ptr<cuda_device> opened, staging_options how, blocking_pool& helpers)
+      : target(std::move(opened)), staging(how, target, helpers) {}
+
+  const std::shared_ptr<cuda_device> target;
+  staging_pool staging;
 };
 
 /// The runtime behind its handle. Models and streams share it; once `stop` has been called it
@@ -76,6 +98,13 @@ class runtime_state {
   }
 
   [[nodiscard]] host_pool& memory() noexcept { return parts_->memory; }
+  [[nodiscard]] std::size_t idle_memory() const noexcept { return options_.idle_memory; }
+
+  /// What the streams share of a CUDA device, opened at the first call. Blocks: for helper threads.
+  [[nodiscard]] result<std::shared_ptr<device_services>> open_device(std::uint32_t index);
+
+  /// What the copies to devices have cost so far. Threads: any.
+  [[nodiscard]] copy_statistics copies();
 
   /// Counts the forks between this process and the one that made the runtime. What began under
   /// another number belongs to loops that do not exist here, and must be left alone.
@@ -102,6 +131,8 @@ class runtime_state {
     token_buckets buckets;
     host_pool memory;
     std::optional<blocking_pool> helpers;
+    std::mutex devices_mutex;
+    std::map<std::uint32_t, std::shared_ptr<device_services>> devices;
     async_scope streams;  ///< All that `stop` waits for: streams, and what `hosted` runs.
   };
   struct running_loop {
@@ -115,9 +146,9 @@ class runtime_state {
     return loop(turn_.fetch_add(1, std::memory_order_relaxed));
   }
 
+  const runtime_options options_;
   const unsigned threads_;
   const io_backend backend_;
-  const std::size_t idle_memory_;
   const std::unique_ptr<random_source> random_ = make_random_source();
   std::unique_ptr<parts> parts_;
 

@@ -5,17 +5,23 @@ namespace headrace {
 tensor::tensor(tensor&& other) noexcept
     : info_(std::move(other.info_)),
       shape_(std::move(other.shape_)),
-      memory_(std::move(other.memory_)) {
-  if (std::exchange(other.exposed_, false)) memory_.detach();
+      device_(std::exchange(other.device_, cpu())),
+      memory_(std::move(other.memory_)),
+      elsewhere_(std::move(other.elsewhere_)),
+      size_(std::exchange(other.size_, 0)) {
+  if (std::exchange(other.exposed_, false)) detach();
 }
 
 tensor& tensor::operator=(tensor&& other) noexcept {
   if (this != &other) {
     info_ = std::move(other.info_);
     shape_ = std::move(other.shape_);
+    device_ = std::exchange(other.device_, cpu());
     memory_ = std::move(other.memory_);
+    elsewhere_ = std::move(other.elsewhere_);
+    size_ = std::exchange(other.size_, 0);
     exposed_ = false;
-    if (std::exchange(other.exposed_, false)) memory_.detach();
+    if (std::exchange(other.exposed_, false)) detach();
   }
   return *this;
 }

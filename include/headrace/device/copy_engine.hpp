@@ -35,6 +35,13 @@ struct copy_statistics {
     wake_ups += other.wake_ups;
     return *this;
   }
+
+  /// What came after `before`.
+  [[nodiscard]] friend copy_statistics operator-(copy_statistics now,
+                                                 const copy_statistics& before) noexcept {
+    return {now.pieces - before.pieces, now.bytes - before.bytes, now.batches - before.batches,
+            now.wake_ups - before.wake_ups};
+  }
 };
 
 /// Copies from staging memory to one device, for one loop.

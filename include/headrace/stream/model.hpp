@@ -85,8 +85,10 @@ class model {
   ///     while (auto* t = co_await tensors.next()) use(t->name(), t->bytes());
   ///
   /// Errors, thrown by `next()`: `invalid_request` (a limit below the chunk size, a slice out of
-  /// bounds), `not_found` (a selection that names nothing), `unsupported` (a device that this build
-  /// or machine lacks), those of the store, `cancelled`, `timeout`.
+  /// bounds, no such device or stream of it), `not_found` (a selection that names nothing),
+  /// `unsupported` (a kind of device that this build or machine lacks), `out_of_memory` (of the
+  /// device: names the tensor; what has been delivered stays valid), `unavailable` (a device that
+  /// failed), those of the store, `cancelled`, `timeout`.
   [[nodiscard]] async_generator<tensor> stream(stream_options options = {}) const;
 
   /// Reads a small file next to the weights (config.json and the like), at most 256 MiB. Errors:

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <headrace/base/sizes.hpp>
+#include <headrace/device/copy_engine.hpp>
+#include <headrace/device/staging_pool.hpp>
 #include <headrace/io/io_context.hpp>
 
 #include <cstddef>
@@ -15,7 +17,9 @@ class runtime_state;
 struct runtime_options {
   unsigned threads = 0;  ///< Loops, one thread each; 0: half the cores, at least 1, at most 8.
   io_backend backend = io_backend::automatic;  ///< `HEADRACE_IO` decides where this does not.
-  std::size_t idle_memory = 512_MiB;           ///< Warm memory kept from one stream to the next.
+  std::size_t idle_memory = 512_MiB;  ///< Warm memory kept from one stream to the next; of the
+                                      ///< host, and of each device in use.
+  staging_options staging = {};       ///< Pinned memory of the host, for each CUDA device in use.
 };
 
 /// The engine: loops, connections, memory. Make one for a process, or use `shared()`.
@@ -41,6 +45,9 @@ class runtime {
 
   /// How many loops there are.
   [[nodiscard]] unsigned threads() const noexcept;
+
+  /// What the copies to devices have cost so far.
+  [[nodiscard]] copy_statistics copies() const;
 
   [[nodiscard]] const std::shared_ptr<detail::runtime_state>& state() const noexcept {
     return state_;
