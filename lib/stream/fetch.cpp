@@ -475,6 +475,7 @@ void fetch::admit(async_condition::wake_list& woken) {
   if (placed_) {
     admission_due_ = true;
     admission_.notify_one(woken);
+    if (exhausted()) work_.notify_all(woken);
     return;
   }
   if (stopping_ || queued_bytes_ >= longest_range()) return;
