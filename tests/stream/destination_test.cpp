@@ -184,7 +184,8 @@ TEST_SUITE("unit") {
       memory->throws = throws;
       memory->forgets = !throws;
       auto tensors = here.opened.stream({.destination = memory});
-      const auto failed = failure_of([&] { static_cast<void>(test::run(tensors.next())); });
+      // The tensor without bytes needs no memory and may come first.
+      const auto failed = failure_of([&] { test::run(test::drain(&tensors, &here.expected)); });
       REQUIRE(failed);
       CHECK(failed->kind() == errc::internal);
       CHECK(memory->live == 0);
