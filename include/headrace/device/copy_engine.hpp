@@ -45,9 +45,9 @@ class copy_engine {
  public:
   virtual ~copy_engine() = default;
 
-  /// Queues the copies of `pieces` when it is awaited, in their order, and completes on the loop when all of
-  /// them have landed: then the staging memory may be used again, and the bytes are there for
-  /// whatever is queued on any stream of the device afterwards.
+  /// Queues the copies of `pieces` when it is awaited, in their order, and completes on the loop
+  /// when all of them have landed: then the staging memory may be used again, and the bytes are
+  /// there for whatever is queued on any stream of the device afterwards.
   ///
   /// What `pieces` names must stay valid until then. Not cut short by a stop: the memory is the
   /// driver's until the copy has ended. Errors, within a second of the driver's knowing: those of
