@@ -52,9 +52,9 @@ class copy_engine {
  public:
   virtual ~copy_engine() = default;
 
-  /// Queues the copies of `pieces` at once, in their order, and completes on the loop when all of
-  /// them have landed: then the staging memory may be used again, and the bytes are there for
-  /// whatever is queued on any stream of the device afterwards.
+  /// Queues the copies of `pieces` when it is awaited, in their order, and completes on the loop
+  /// when all of them have landed: then the staging memory may be used again, and the bytes are
+  /// there for whatever is queued on any stream of the device afterwards.
   ///
   /// What `pieces` names must stay valid until then. Not cut short by a stop: the memory is the
   /// driver's until the copy has ended. Errors, within a second of the driver's knowing: those of
@@ -69,7 +69,8 @@ class copy_engine {
   [[nodiscard]] virtual copy_statistics statistics() const noexcept = 0;
 };
 
-/// Copies within host memory, on the loop's thread.
+/// Copies within host memory, on the thread that asks, and completes at once. It has no streams to
+/// follow: `follow` does nothing.
 [[nodiscard]] std::unique_ptr<copy_engine> make_host_copy_engine();
 
 /// Copies to `target` by two streams of its own. Calls the driver, and does not block.

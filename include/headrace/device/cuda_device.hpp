@@ -14,7 +14,7 @@ namespace headrace {
 class blocking_pool;
 
 namespace detail {
-class cuda_driver;
+class cuda_context;
 }
 
 /// A CUDA device with its primary context, which it retains: the one that the runtime API and the
@@ -43,24 +43,25 @@ class cuda_device : public std::enable_shared_from_this<cuda_device> {
   /// Device memory in the order of a stream (`cuMemAllocAsync`), from a pool of the device's own
   /// that keeps up to `idle_limit` bytes for later; where the driver has no pools, by `cuMemAlloc`.
   /// Blocks are freed in the order of `freed_on`: after what was queued there when a block is
-  /// dropped. Calls that may block run on `helpers`, which must outlive the allocator.
+  /// dropped. Without pools dropping a block waits for the device. Calls that may block run on
+  /// `helpers`, which must outlive the allocator; blocks may outlive both, and keep the device.
   [[nodiscard]] std::shared_ptr<allocator> memory(blocking_pool& helpers, cuda_stream freed_on,
                                                   std::size_t idle_limit);
 
-  /// Whether `stream` is a stream of this device that is in working order: `invalid_request`
-  /// otherwise. Does not block.
+  /// Whether `stream` is a stream of this device that is in working order, and no graph is being
+  /// captured from it: `invalid_request` otherwise. Does not block.
   [[nodiscard]] result<void> check(cuda_stream stream) const;
 
   /// Copies device memory to the host. Blocks until it is there: for helper threads.
   [[nodiscard]] result<void> read(std::span<std::byte> to, const std::byte* from) const;
 
+  /// The context behind this device; for the device room alone.
+  [[nodiscard]] detail::cuda_context& context() const noexcept { return *context_; }
+
  private:
-  friend class detail::cuda_driver;
-  class implementation;
+  explicit cuda_device(std::shared_ptr<detail::cuda_context> retained) noexcept;
 
-  explicit cuda_device(std::unique_ptr<implementation> made) noexcept;
-
-  const std::unique_ptr<implementation> implementation_;
+  const std::shared_ptr<detail::cuda_context> context_;
 };
 
 }  // namespace headrace
