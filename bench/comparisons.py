@@ -40,6 +40,8 @@ TENSORS = Figure("tensors/s", lambda sample: sample.number("tensors") / sample.s
 SERVER_BYTES = Figure(
     "GB from the server", lambda sample: sample.number("server_bytes") / 1e9, "{:.3f}"
 )
+BATCHES = Figure("batches of copies", lambda sample: sample.number("batches"), "{:.0f}")
+WAKE_UPS = Figure("wake-ups by copies", lambda sample: sample.number("wake_ups"), "{:.0f}")
 RESETS = Figure("resets", lambda sample: sample.number("resets"), "{:.0f}")
 # Before the first request and after the last byte: little, or the clock is wrong.
 OUTSIDE = Figure(
@@ -332,6 +334,67 @@ def keep(run: Contestants) -> Section:
     )
 
 
+# ---- Onto a device -------------------------------------------------------------------------------
+
+COPY_GBPS = 20
+STAGING_MIB = 32 * 8  # the default: slots and their size
+
+
+def device(run: Contestants) -> Section:
+    run.checkpoint(MODEL)
+    to_device, to_host = "to the device", "to the host"
+
+    def device_sample(io: str) -> Sample:
+        return run.to_device(MODEL, ONE_LOOP, gbps=COPY_GBPS, io=io)
+
+    def host_sample(io: str) -> Sample:
+        sample = run.headrace(MODEL, ONE_LOOP, io=io)[0]
+        sample.stats |= {"batches": 0, "wake_ups": 0}
+        return sample
+
+    contestants: dict[str, Callable[[], Sample]] = {}
+    for io in ("uring", "epoll"):
+        contestants[f"{to_device}, {io}"] = lambda io=io: device_sample(io)
+        contestants[f"{to_host}, {io}"] = lambda io=io: host_sample(io)
+    rounds = alternate("device", run.rounds, contestants, lambda: run.condition(MODEL))
+    verdicts = []
+    for io in ("uring", "epoll"):
+        here, there = f"{to_device}, {io}", f"{to_host}, {io}"
+        verdicts += [
+            compare(rounds, RATE, here, there, f"{io}: throughput, of the host path's", 0.95),
+            compare(rounds, CPU, here, there, f"{io}: CPU per GB, of the host path's", 1.10, "≤"),
+            judge(
+                max(result[here].rss_mib for result in rounds),
+                f"{io}: peak RSS",
+                "{:.0f} MiB",
+                STAGING_MIB + 64,
+                "≤",
+            ),
+            judge(
+                max(WAKE_UPS.value(result[here]) / BATCHES.value(result[here]) for result in rounds),
+                f"{io}: wake-ups a batch",
+                "{:.2f}",
+                1.0,
+                "≤",
+            ),
+        ]
+    return make_section(
+        "device",
+        "Onto a device",
+        f"""The fake driver of the tests stands for a GPU: its copies take the time that they would at {COPY_GBPS} GB/s and
+        move nothing, as nothing is moved by the processor with a real one. Memory and processor time of the fake itself
+        are left out. Allowed of the host's memory: the staging slots, {STAGING_MIB} MiB by default and pinned as they are
+        needed, and 64 MiB. The worst of all rounds is judged.""",
+        [
+            stream_command(options=[*ONE_LOOP, "--device cuda:0"], io="uring|epoll"),
+            stream_command(options=ONE_LOOP, io="uring|epoll"),
+        ],
+        rounds,
+        [*USUAL, BATCHES, WAKE_UPS],
+        verdicts,
+    )
+
+
 # ---- Local files ---------------------------------------------------------------------------------
 
 
@@ -514,6 +577,11 @@ COMPARISONS = {
         unconditioned, ["headrace"], "first pass ≥ 0.70, third pass ≥ 0.95 of the ceiling"
     ),
     "rss": Comparison(rss, ["headrace"], "≤ max(memory limit, largest tensor) + 64 MiB"),
+    "device": Comparison(
+        device,
+        ["headrace", "libcuda.so.1"],
+        "≥ 0.95 of the host path, ≤ 1.10 of its CPU per GB, staging + 64 MiB, a wake-up a batch",
+    ),
     "keep": Comparison(keep, ["keep"], "≥ 0.95 of the ceiling into fresh memory"),
     "local": Comparison(
         local, ["headrace", "keep"], "dropped ≥ 1.0, kept ≥ 0.8 of a read loop; tmpfs and disk"

@@ -1,6 +1,7 @@
 """The programs that are compared. A figure counts only if every tensor and every byte came."""
 
 import contextlib
+import json
 import os
 import pathlib
 import sys
@@ -39,6 +40,7 @@ class Contestants:
             "ceiling": build / "bench/ceiling",
             "condition": build / "bench/condition",
             "tls_ceiling": build / "bench/tls_ceiling",
+            "libcuda.so.1": build / "tests/cuda/libcuda.so.1",
         }
         self._environment_of_others = build / "bench-venv"
         self._stats_file = scratch / "stats.json"
@@ -82,6 +84,37 @@ class Contestants:
             if io not in backend:
                 raise RunError(f"HEADRACE_IO={io}, but the program says that it used {backend!r}")
         return samples
+
+    def to_device(self, name: str, options: list[str], *, gbps: int, io: str) -> Sample:
+        """`headrace stream` to a CUDA device of the fake driver, whose copies take the time that they would at `gbps`
+        and move nothing: a real one's engine takes no processor time either. The memory and the processor time that the
+        fake took itself are left out."""
+        report = self._stats_file.with_name("fake-cuda.json")
+        report.unlink(missing_ok=True)
+        command = [str(self.programs["headrace"]), "stream", self._uri(name, None), *options]
+        command += ["--device", "cuda:0", "-q", "--stats", str(self._stats_file)]
+        [sample] = run(
+            command,
+            self._stats_file,
+            HEADRACE_IO=io,
+            LD_LIBRARY_PATH=str(self.programs["libcuda.so.1"].parent),
+            FAKE_CUDA_COPY_GBPS=str(gbps),
+            FAKE_CUDA_MOVE="0",
+            FAKE_CUDA_CHECK_BYTES="0",
+            FAKE_CUDA_REPORT=str(report),
+        )
+        self._check_tensors(name, sample)
+        seen = json.loads(report.read_text(encoding="utf-8"))
+        if seen["violations"] or seen["leaks"]:
+            raise RunError(f"the fake driver complains: {seen['violations']}, {seen['leaks']}")
+        counters = seen["counters"]
+        sample.cpu_seconds -= counters["cpu_microseconds"] / 1e6
+        sample.peak_rss_bytes -= counters["resident_bytes"]
+        copies = sample.stats["copies"]
+        if copies["bytes"] != sample.bytes or counters["copied_bytes"] != sample.bytes:
+            raise RunError(f"not every byte was copied: {copies}, {counters}")
+        sample.stats |= {"batches": copies["batches"], "wake_ups": copies["wake_ups"]}
+        return sample
 
     def keep(self, name: str, options: list[str], folder: pathlib.Path | None = None) -> Sample:
         [sample] = run([str(self.programs["keep"]), self._uri(name, folder), *options])
