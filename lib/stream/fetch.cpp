@@ -312,7 +312,7 @@ task<void> fetch::begin(detail::loop_services* loop) {
   trace* const events = model_->options.trace.get();
   if (events != nullptr && staged()) {
     for (unsigned number = 0; number < runtime_->threads(); ++number)
-      copy_tracks_.push_back(events->track("copies " + std::to_string(number)));
+      copy_tracks_.push_back({events->track("copies " + std::to_string(number))});
   }
   auto& first = runtime_->loop(0);
   async_condition::wake_list woken;
@@ -690,10 +690,14 @@ task<void> fetch::land(unsigned loop, staging_slot slot, std::vector<detail::seg
     from += part.size;
   }
   trace* const events = model_->options.trace.get();
-  const std::int64_t began = events != nullptr ? events->now() : 0;
+  const std::int64_t queued = events != nullptr ? events->now() : 0;
   const result<void> copied = co_await destinations_->engine(loop).copy(pieces);
   if (events != nullptr) {
-    events->span(copy_tracks_[loop], "copy", began, "\"bytes\":" + std::to_string(bytes));
+    // Copies of a loop run one after another: this one not before the one ahead had landed.
+    copy_track& track = copy_tracks_[loop];
+    events->span(track.number, "copy", std::max(queued, track.landed),
+                 "\"bytes\":" + std::to_string(bytes));
+    track.landed = events->now();
   }
   slot.reset();
   if (!copied) {

@@ -134,7 +134,11 @@ class fetch final : public release_listener, public std::enable_shared_from_this
   std::vector<pending_tensor> pending_;  ///< By place in the plan.
   const bool placed_;                    ///< Memory comes from an allocator, not from the arena.
   std::unique_ptr<detail::destinations> destinations_;  ///< Then; while the stream runs.
-  std::vector<std::uint32_t> copy_tracks_;              ///< Of the trace, by loop.
+  struct copy_track {
+    std::uint32_t number = 0;
+    std::int64_t landed = 0;  ///< When the last copy had.
+  };
+  std::vector<copy_track> copy_tracks_;  ///< Of the trace, by loop; each its loop's own.
   async_scope workers_;
 
   std::mutex mutex_;
