@@ -107,12 +107,11 @@ class Contestants:
         seen = json.loads(report.read_text(encoding="utf-8"))
         if seen["violations"] or seen["leaks"]:
             raise RunError(f"the fake driver complains: {seen['violations']}, {seen['leaks']}")
-        counters = seen["counters"]
-        sample.cpu_seconds -= counters["cpu_microseconds"] / 1e6
-        sample.peak_rss_bytes -= counters["resident_bytes"]
+        sample.cpu_seconds -= seen["cpu_microseconds"] / 1e6
+        sample.peak_rss_bytes -= seen["resident_bytes"]
         copies = sample.stats["copies"]
-        if copies["bytes"] != sample.bytes or counters["copied_bytes"] != sample.bytes:
-            raise RunError(f"not every byte was copied: {copies}, {counters}")
+        if copies["bytes"] != sample.bytes or seen["copied_bytes"] != sample.bytes:
+            raise RunError(f"not every byte was copied: {copies}, {seen}")
         sample.stats |= {"batches": copies["batches"], "wake_ups": copies["wake_ups"]}
         return sample
 

@@ -60,7 +60,7 @@ def draw(trace: dict, begin_ms: float, end_ms: float, title: str) -> str:
             left, right = x(span["ts"] / 1e3), x((span["ts"] + span["dur"]) / 1e3)
             body.append(
                 f'<rect x="{left:.1f}" y="{y + lane * ROW + 2}" width="{max(right - left, 0.8):.1f}" height="{ROW - 4}" '
-                f'fill="{COLOURS.get(span["name"], OTHER)}"/>'
+                f'fill="{COLOURS.get(span["name"], OTHER)}" stroke="white"/>'
             )
         y += height + 4
     axis, at, step = [], begin_ms, step_of(end_ms - begin_ms)
