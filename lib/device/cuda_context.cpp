@@ -109,11 +109,18 @@ context_scope::context_scope(const cuda_context& entered) noexcept : driver_(ent
     return;
   }
   exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+  CUcontext current = nullptr;
+  state_ = driver_.cuCtxGetCurrent(&current);
+  if (state_ != CUDA_SUCCESS || current == entered.handle()) return;
   state_ = driver_.cuCtxPushCurrent(entered.handle());
+  pushed_ = state_ == CUDA_SUCCESS;
+  // An error may be that of something earlier, and the context have been pushed all the same.
+  if (!pushed_ && driver_.cuCtxGetCurrent(&current) == CUDA_SUCCESS)
+    pushed_ = current == entered.handle();
 }
 
 context_scope::~context_scope() {
-  if (state_ == CUDA_SUCCESS) {
+  if (pushed_) {
     CUcontext popped = nullptr;
     static_cast<void>(driver_.cuCtxPopCurrent(&popped));
   }

@@ -80,6 +80,7 @@ class context_scope {
   const cuda_driver& driver_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   bool exchanged_ = false;
+  bool pushed_ = false;
   CUresult state_;
 };
 

@@ -25,6 +25,7 @@
   USE(cuDevicePrimaryCtxRelease)         \
   USE(cuCtxPushCurrent)                  \
   USE(cuCtxPopCurrent)                   \
+  USE(cuCtxGetCurrent)                   \
   USE(cuThreadExchangeStreamCaptureMode) \
   USE(cuStreamCreate)                    \
   USE(cuStreamDestroy)                   \
