@@ -48,8 +48,8 @@ class fake_cuda {
     return static_cast<std::byte*>(fake_cuda_host_address(address));
   }
 
-  void hold() const { fake_cuda_hold(); }
-  void let_go() const { fake_cuda_let_go(); }
+  void hold(void* stream = nullptr) const { fake_cuda_hold(stream); }
+  void let_go(void* stream = nullptr) const { fake_cuda_let_go(stream); }
   void lose(int device, int code) const { fake_cuda_lose(device, code); }
   void capture(void* stream, bool active) const { fake_cuda_capture(stream, active ? 1 : 0); }
 

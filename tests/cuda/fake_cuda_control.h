@@ -65,9 +65,9 @@ int fake_cuda_configure(const char* settings);
    events and contexts that are there stay. */
 void fake_cuda_reset(void);
 
-/* Streams begin nothing until `fake_cuda_let_go`. Waiting for a held stream waits. */
-void fake_cuda_hold(void);
-void fake_cuda_let_go(void);
+/* A stream (null: every one) begins nothing until it is let go (null: all are). Waiting for a held stream waits. */
+void fake_cuda_hold(void* stream);
+void fake_cuda_let_go(void* stream);
 
 /* Has the device lose its context now, with a CUresult. */
 void fake_cuda_lose(int device, int code);

@@ -50,7 +50,7 @@ std::string quoted(std::string_view text) {
   return out + '"';
 }
 
-/// What is made once the library has gone through `exit`: after every other destructor.
+/// Writes the report when the library goes, after the destructors of the program.
 struct reporter {
   reporter() = default;
   reporter(const reporter&) = delete;
@@ -71,7 +71,6 @@ struct reporter {
   }
 };
 
-// Of the library's own: destroyed when the library goes, at the end of the process.
 const reporter at_exit;
 
 }  // namespace
@@ -121,9 +120,18 @@ machine& machine::instance() {
   return *made;
 }
 
-machine::machine() : now(settings::of_environment()), owner_(::getpid()) {}
+machine::machine() : now(settings::of_environment()) {}
 
-bool machine::forked() const noexcept { return ::getpid() != owner_; }
+void machine::initialise() noexcept {
+  initialised = true;
+  // Relaxed: a child has what its parent had, and in one process this changes from "none" alone.
+  owner_.store(::getpid(), std::memory_order_relaxed);
+}
+
+bool machine::forked() const noexcept {
+  const pid_t owner = owner_.load(std::memory_order_relaxed);
+  return owner != 0 && owner != ::getpid();
+}
 
 thread_state& thread_state::here() {
   static thread_local thread_state mine;
@@ -475,14 +483,18 @@ void machine::release_context(device& which) {
   changed.notify_all();
 }
 
-void machine::let_go() {
-  held = false;
-  for (const auto& one : threads) one->work.notify_all();
+void machine::let_go(stream* one) {
+  if (one == nullptr) held = false;
+  for (const auto& each : threads) {
+    if (one != nullptr && each.get() != one) continue;
+    each->held = false;
+    each->work.notify_all();
+  }
 }
 
 void machine::start_over() {
   now = settings::of_environment();
-  let_go();
+  let_go(nullptr);
   capturing = false;
   for (const auto& [handle, one] : streams) one->capturing = false;
   for (const auto& [ordinal, one] : devices) one->lost = CUDA_SUCCESS;
@@ -512,7 +524,7 @@ void machine::work(const std::shared_ptr<stream>& mine) {
   for (;;) {
     mine->work.wait(lock, [&] {
       if (mine->queue.empty()) return mine->closed;
-      return !held || of.lost != CUDA_SUCCESS || mine->of->gone;
+      return (!held && !mine->held) || of.lost != CUDA_SUCCESS || mine->of->gone;
     });
     if (mine->queue.empty()) break;
     operation next = std::move(mine->queue.front());

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -108,6 +109,7 @@ struct stream {
   std::uint64_t queued = 0;
   std::uint64_t finished = 0;
   bool closed = false;
+  bool held = false;
   bool capturing = false;
   pthread_t thread{};
   bool running = false;
@@ -167,6 +169,8 @@ class machine {
   std::map<CUmemoryPool, std::unique_ptr<memory_pool>> pools;
   std::vector<std::shared_ptr<stream>> threads;  ///< Those that have one.
 
+  void initialise() noexcept;
+
   /// Whether this is a child of the process that the driver was initialised in.
   [[nodiscard]] bool forked() const noexcept;
 
@@ -203,7 +207,7 @@ class machine {
 
   void release_context(device& which);
 
-  void let_go();
+  void let_go(stream* one);  ///< Null: all of them.
   void start_over();
 
   [[nodiscard]] std::uint64_t count(std::string_view name);
@@ -219,7 +223,7 @@ class machine {
   [[nodiscard]] std::size_t resident() const;
   [[nodiscard]] std::int64_t own_cpu() const;
 
-  pid_t owner_ = 0;
+  std::atomic<pid_t> owner_{0};
   std::map<std::uint64_t, std::pair<device*, std::size_t>> places_;  ///< Of allocations.
   std::uint64_t next_number_ = 1;
   std::uint64_t next_stream_ = 1;

@@ -8,10 +8,9 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -171,7 +170,6 @@ TEST_SUITE("unit") {
     const fake_cuda fake;
     const in_context current;
     const CUdeviceptr memory = allocate(some);
-    unsigned char residency = 0;
     auto* const page = reinterpret_cast<void*>(memory / 4096 * 4096);
     // Asks the kernel: a page that the host may read could be written out.
     std::array<int, 2> ends{};
@@ -179,7 +177,6 @@ TEST_SUITE("unit") {
     CHECK(::write(ends[1], page, 1) == -1);
     CHECK(errno == EFAULT);
     CHECK(::write(ends[1], fake.host_address(memory), 1) == 1);
-    static_cast<void>(residency);
     ::close(ends[0]);
     ::close(ends[1]);
     CHECK(fake.host_address(memory + some) == nullptr);
@@ -519,23 +516,33 @@ TEST_SUITE("unit") {
       CHECK(fake.violations() == "");
     }
     SUBCASE("used before") {
-      CUDA_OK(api().cuLaunchHostFunc(first, [](void*) {}, nullptr));
-      CUDA_OK(api().cuStreamSynchronize(first));
-      const CUevent never = make_event();
-      fake.hold();
-      CUDA_OK(api().cuLaunchHostFunc(second, [](void*) {}, nullptr));
-      CUDA_OK(api().cuEventRecord(never, second));
-      CUDA_OK(api().cuMemcpyHtoDAsync(allocate(some), from, some, second));
-      CUDA_OK(api().cuStreamWaitEvent(first, never, 0));
+      fake.hold(first);
       CUDA_OK(api().cuMemAllocAsync(&memory, some, first));
-      // `first` reaches the allocation only after what `second` is about to do.
-      const CUevent late = make_event();
       CUDA_OK(api().cuMemcpyHtoDAsync(memory, from, some, second));
-      CUDA_OK(api().cuEventRecord(late, second));
-      static_cast<void>(late);
-      fake.configure("delay_us=0");
-      fake.let_go();
-      REQUIRE(fake.settle());
+      CUDA_OK(api().cuStreamSynchronize(second));
+      CHECK(fake.violations() ==
+            "device memory was used before its stream had reached its allocation\n");
+      fake.let_go(first);
+      CUDA_OK(api().cuMemFreeAsync(memory, first));
+    }
+    SUBCASE("freed before") {
+      CUDA_OK(api().cuMemAllocAsync(&memory, some, first));
+      CUDA_OK(api().cuStreamSynchronize(first));
+      fake.hold(second);
+      CUDA_OK(api().cuMemcpyHtoDAsync(memory, from, some, second));
+      CUDA_OK(api().cuMemFreeAsync(memory, first));
+      CUDA_OK(api().cuStreamSynchronize(first));
+      CHECK(fake.violations() == "");
+      // Whatever has the address now is not what the copy was for.
+      CUdeviceptr other = 0;
+      CUDA_OK(api().cuMemAllocAsync(&other, some, first));
+      CHECK(other == memory);
+      CUDA_OK(api().cuStreamSynchronize(first));
+      fake.let_go(second);
+      CUDA_OK(api().cuStreamSynchronize(second));
+      CHECK(fake.violations() ==
+            "device memory was freed before a copy of 100000 bytes had ended\n");
+      CUDA_OK(api().cuMemFreeAsync(other, first));
     }
     SUBCASE("used after its free was queued") {
       CUDA_OK(api().cuMemAllocAsync(&memory, some, first));
@@ -546,5 +553,290 @@ TEST_SUITE("unit") {
     CUDA_OK(api().cuMemFreeHost(from));
     CUDA_OK(api().cuStreamDestroy(first));
     CUDA_OK(api().cuStreamDestroy(second));
+  }
+
+  TEST_CASE("a call that is planned to fail does, once or from then on") {
+    const fake_cuda fake("fail=cuMemAlloc:2=2,cuStreamQuery:1+=801");
+    const in_context current;
+    const CUdeviceptr first = allocate(some);
+    CUdeviceptr none = 0;
+    CHECK(api().cuMemAlloc(&none, some) == CUDA_ERROR_OUT_OF_MEMORY);
+    const CUdeviceptr third = allocate(some);
+    for (int round = 0; round < 3; ++round)
+      CHECK(api().cuStreamQuery(nullptr) == CUDA_ERROR_NOT_SUPPORTED);
+    CUDA_OK(api().cuMemFree(first));
+    CUDA_OK(api().cuMemFree(third));
+  }
+
+  TEST_CASE("a lost device answers everything with its error and calls no host function") {
+    const fake_cuda fake;
+    {
+      const in_context current;
+      const CUstream stream = make_stream();
+      const CUevent event = make_event();
+      const CUdeviceptr to = allocate(some);
+      std::byte* const from = pinned(some);
+      std::atomic<int> told{0};
+
+      SUBCASE("while a copy runs") {
+        fake.configure("fail_copy=2=700");
+        for (int round = 0; round < 3; ++round)
+          CUDA_OK(api().cuMemcpyHtoDAsync(to, from, some, stream));
+        // The loss may come before any of these.
+        static_cast<void>(api().cuEventRecord(event, stream));
+        static_cast<void>(api().cuLaunchHostFunc(stream, count_up, &told));
+        CHECK(api().cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+        REQUIRE(fake.settle());
+        CHECK(fake.count("copies") == 1);
+      }
+      SUBCASE("by a call") {
+        fake.hold();
+        CUDA_OK(api().cuEventRecord(event, stream));
+        CUDA_OK(api().cuLaunchHostFunc(stream, count_up, &told));
+        fake.configure("fail=cuMemGetInfo=700");
+        std::size_t free = 0;
+        std::size_t total = 0;
+        CHECK(api().cuMemGetInfo(&free, &total) == CUDA_ERROR_ILLEGAL_ADDRESS);
+        REQUIRE(fake.settle());
+      }
+      SUBCASE("at any time") {
+        fake.hold();
+        CUDA_OK(api().cuEventRecord(event, stream));
+        CUDA_OK(api().cuLaunchHostFunc(stream, count_up, &told));
+        std::thread waiting([stream] {
+          CUcontext context = nullptr;
+          CHECK(api().cuStreamGetCtx(stream, &context) == CUDA_SUCCESS);
+          CHECK(api().cuCtxPushCurrent(context) == CUDA_SUCCESS);
+          CHECK(api().cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+          CHECK(api().cuCtxPopCurrent(&context) == CUDA_SUCCESS);
+        });
+        while (fake.count("cuStreamSynchronize") == 0) std::this_thread::yield();
+        fake.lose(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+        waiting.join();
+        REQUIRE(fake.settle());
+      }
+      CHECK(api().cuEventQuery(event) == CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK(api().cuStreamQuery(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK(api().cuEventSynchronize(event) == CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK(api().cuMemcpyHtoDAsync(to, from, some, stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK(told.load() == 0);
+      // Says so, but does it.
+      CHECK(api().cuMemFreeHost(from) == CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK(api().cuMemFree(to) == CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK(api().cuEventDestroy(event) == CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK(api().cuStreamDestroy(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    CHECK(fake.violations() == "");
+    CHECK(fake.leaks() == "");
+    CUcontext context = nullptr;
+    CHECK(api().cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+
+  TEST_CASE("the other device goes on when one is lost") {
+    const fake_cuda fake("devices=2");
+    const in_context first(0);
+    const in_context second(1);
+    fake.lose(0, CUDA_ERROR_LAUNCH_FAILED);
+    const CUdeviceptr memory = allocate(some);
+    int ordinal = -1;
+    CUDA_OK(api().cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
+    CHECK(ordinal == 1);
+    CUDA_OK(api().cuMemFree(memory));
+    CUDA_OK(api().cuCtxSynchronize());
+  }
+
+  TEST_CASE("memory is limited, on the device and pinned") {
+    const fake_cuda fake("memory=1M pinned=64K");
+    const in_context current;
+    CUdeviceptr none = 0;
+    CHECK(api().cuMemAlloc(&none, (1 << 20) + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+    const CUdeviceptr half = allocate(1 << 19);
+    CHECK(api().cuMemAlloc(&none, (1 << 19) + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+    const CUdeviceptr rest = allocate(1 << 19);
+    std::size_t free = 1;
+    std::size_t total = 1;
+    CUDA_OK(api().cuMemGetInfo(&free, &total));
+    CHECK(free == 0);
+    CHECK(total == 1 << 20);
+    CUDA_OK(api().cuMemFree(half));
+    CUDA_OK(api().cuMemFree(rest));
+    std::byte* const host = pinned(64 << 10);
+    void* refused = nullptr;
+    CHECK(api().cuMemHostAlloc(&refused, 1, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(api().cuMemHostRegister(host + 4096, 4096, 0) != CUDA_SUCCESS);
+    CUDA_OK(api().cuMemFreeHost(host));
+    std::vector<std::byte> own(8192);
+    CUDA_OK(api().cuMemHostRegister(own.data(), own.size(), 0));
+    CHECK(api().cuMemHostRegister(own.data() + 1, 1, 0) ==
+          CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    CUDA_OK(api().cuMemHostUnregister(own.data()));
+    CHECK(fake.count("peak_pinned_bytes") == 64 << 10);
+    CHECK(fake.count("peak_device_bytes") == 1 << 20);
+    CHECK(fake.violations() == "");
+  }
+
+  TEST_CASE("memory that is freed is used again, however it was cut") {
+    const fake_cuda fake("memory=1M");
+    const in_context current;
+    std::vector<CUdeviceptr> held;
+    for (int round = 0; round < 3; ++round) {
+      for (int number = 0; number < 16; ++number) held.push_back(allocate(64 << 10));
+      for (std::size_t at = 0; at < held.size(); at += 2) CUDA_OK(api().cuMemFree(held[at]));
+      for (std::size_t at = 1; at < held.size(); at += 2) CUDA_OK(api().cuMemFree(held[at]));
+      held.clear();
+      CUDA_OK(api().cuMemFree(allocate(1 << 20)));
+    }
+  }
+
+  TEST_CASE("a driver without pools, without devices") {
+    const fake_cuda fake("pools=0");
+    {
+      const in_context current;
+      int supported = 1;
+      CUDA_OK(
+          api().cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 0));
+      CHECK(supported == 0);
+      CUdeviceptr none = 0;
+      CHECK(api().cuMemAllocAsync(&none, some, nullptr) == CUDA_ERROR_NOT_SUPPORTED);
+    }
+    fake.configure("devices=0");
+    CHECK(api().cuInit(0) == CUDA_ERROR_NO_DEVICE);
+    fake.configure("devices=1");
+    CUdevice device = 0;
+    CHECK(api().cuDeviceGet(&device, 1) == CUDA_ERROR_INVALID_DEVICE);
+  }
+
+  TEST_CASE("memory comes from a pool, and a pool that is left behind is a leak") {
+    const fake_cuda fake;
+    const in_context current;
+    CUmemPoolProps wanted{};
+    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool pool = nullptr;
+    CUDA_OK(api().cuMemPoolCreate(&pool, &wanted));
+    CUdeviceptr memory = 0;
+    CUDA_OK(api().cuMemAllocFromPoolAsync(&memory, some, pool, nullptr));
+    CUDA_OK(api().cuMemFreeAsync(memory, nullptr));
+    CHECK(fake.leaks().find("pools 1\n") != std::string::npos);
+    CUDA_OK(api().cuMemPoolDestroy(pool));
+    CUDA_OK(api().cuCtxSynchronize());
+    CHECK(fake.violations() == "");
+  }
+
+  TEST_CASE("entry points are as old as the driver") {
+    const fake_cuda fake;
+    int version = 0;
+    CUDA_OK(api().cuDriverGetVersion(&version));
+    using look_up = CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
+    auto* const find = fake_cuda::find<look_up>("cuGetProcAddress_v2");
+    auto* const find_old = fake_cuda::find<void>("cuGetProcAddress");
+    if (version < 11030) {
+      CHECK((find == nullptr));
+      CHECK_FALSE(find_old);
+      return;
+    }
+    REQUIRE((find != nullptr));
+    CHECK(find_old);
+    void* found = nullptr;
+    CUdriverProcAddressQueryResult status{};
+    CUDA_OK(find("cuMemAlloc", &found, 12000, 0, &status));
+    CHECK(found == reinterpret_cast<void*>(api().cuMemAlloc));
+    CHECK(find("cuMemAllocAsync", &found, 11010, 0, &status) == CUDA_ERROR_NOT_FOUND);
+    CHECK(status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    CHECK(find("cuNothing", &found, 12000, 0, &status) == CUDA_ERROR_NOT_FOUND);
+    CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    fake.configure("driver=11010");
+    CHECK(find("cuMemAllocAsync", &found, 12000, 0, &status) == CUDA_ERROR_NOT_FOUND);
+  }
+
+  TEST_CASE("errors have their names") {
+    const fake_cuda fake;
+    const char* text = nullptr;
+    CUDA_OK(api().cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text));
+    CHECK(std::string(text) == "CUDA_ERROR_OUT_OF_MEMORY");
+    CUDA_OK(api().cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
+    CHECK(std::string(text) == "out of memory");
+    CHECK(api().cuGetErrorName(static_cast<CUresult>(4711), &text) == CUDA_ERROR_INVALID_VALUE);
+  }
+
+  TEST_CASE("nothing works in a forked child") {
+    const fake_cuda fake;
+    const in_context current;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int count = 0;
+      ::_exit(api().cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WEXITSTATUS(status) == 0);
+  }
+
+  TEST_CASE("threads that all use the driver at once get what they asked for") {
+    const fake_cuda fake("delay_us=20");
+    {
+      const in_context current;
+      CUcontext context = nullptr;
+      CUDA_OK(api().cuCtxGetCurrent(&context));
+      std::vector<std::thread> threads;
+      for (unsigned number = 0; number < 4; ++number) {
+        threads.emplace_back([&fake, context, number] {
+          CUcontext popped = nullptr;
+          CHECK(api().cuCtxPushCurrent(context) == CUDA_SUCCESS);
+          const CUstream copying = make_stream();
+          const CUstream signalling = make_stream();
+          const CUevent copied = make_event();
+          std::byte* const from = pinned(some, number);
+          for (int round = 0; round < 20; ++round) {
+            CUdeviceptr to = 0;
+            std::atomic<int> told{0};
+            CHECK(api().cuMemAllocAsync(&to, some, copying) == CUDA_SUCCESS);
+            CHECK(api().cuMemcpyHtoDAsync(to, from, some, copying) == CUDA_SUCCESS);
+            CHECK(api().cuEventRecord(copied, copying) == CUDA_SUCCESS);
+            CHECK(api().cuStreamWaitEvent(signalling, copied, 0) == CUDA_SUCCESS);
+            CHECK(api().cuLaunchHostFunc(signalling, count_up, &told) == CUDA_SUCCESS);
+            // Acquire: what was copied before the host function ran.
+            while (told.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+            CHECK(std::memcmp(fake.host_address(to), from, some) == 0);
+            CHECK(api().cuMemFreeAsync(to, copying) == CUDA_SUCCESS);
+          }
+          CHECK(api().cuMemFreeHost(from) == CUDA_SUCCESS);
+          CHECK(api().cuEventDestroy(copied) == CUDA_SUCCESS);
+          CHECK(api().cuStreamDestroy(signalling) == CUDA_SUCCESS);
+          CHECK(api().cuStreamDestroy(copying) == CUDA_SUCCESS);
+          CHECK(api().cuCtxPopCurrent(&popped) == CUDA_SUCCESS);
+        });
+      }
+      for (std::thread& one : threads) one.join();
+      REQUIRE(fake.settle());
+    }
+    CHECK(fake.violations() == "");
+    CHECK(fake.leaks() == "");
+    CHECK(fake.count("host_functions") == 80);
+  }
+
+  TEST_CASE("the report says what was done, in JSON") {
+    const fake_cuda fake;
+    CUDA_OK(api().cuInit(0));
+    CUdeviceptr none = 0;
+    CHECK(api().cuMemAlloc(&none, 1) == CUDA_ERROR_INVALID_CONTEXT);
+    const std::string report = fake.report();
+    CHECK(report.find("\"copies\": 0,") != std::string::npos);
+    CHECK(report.find("\"cuInit\": 1") != std::string::npos);
+    CHECK(report.find("\"violations\": [\"cuMemAlloc_v2 was called without a current context\"]") !=
+          std::string::npos);
+    CHECK(report.find("\"leaks\": {}") != std::string::npos);
+  }
+
+  TEST_CASE("a setting that is not understood is said to be") {
+    const fake_cuda fake;
+    auto* const configure = fake_cuda::find<decltype(fake_cuda_configure)>("fake_cuda_configure");
+    CHECK(configure("seed=2 delay_us=5") == 0);
+    CHECK(configure("seed=2 nothing=5") == 2);
+    for (const char* const wrong : {"seed", "seed=", "seed=x", "memory=1T", "pools=2", "fail=x",
+                                    "fail=x:0=1", "fail=x:1=0", "fail_copy=1", "copy_gbps=fast"}) {
+      CAPTURE(wrong);
+      CHECK(configure(wrong) == 1);
+    }
   }
 }

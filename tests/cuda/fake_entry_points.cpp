@@ -202,7 +202,7 @@ FAKE_CUDA CUresult CUDAAPI cuInit(unsigned flags) {
           lock.lock();
         }
         if (all.now.devices == 0) return CUDA_ERROR_NO_DEVICE;
-        all.initialised = true;
+        all.initialise();
         return CUDA_SUCCESS;
       });
 }
@@ -1245,16 +1245,20 @@ FAKE_CUDA void fake_cuda_reset() {
   all.start_over();
 }
 
-FAKE_CUDA void fake_cuda_hold() {
+FAKE_CUDA void fake_cuda_hold(void* handle) {
   machine& all = machine::instance();
   const std::lock_guard lock(all.mutex);
-  all.held = true;
+  const auto found = all.streams.find(static_cast<CUstream>(handle));
+  if (found != all.streams.end()) found->second->held = true;
+  if (handle == nullptr) all.held = true;
 }
 
-FAKE_CUDA void fake_cuda_let_go() {
+FAKE_CUDA void fake_cuda_let_go(void* handle) {
   machine& all = machine::instance();
   const std::lock_guard lock(all.mutex);
-  all.let_go();
+  const auto found = all.streams.find(static_cast<CUstream>(handle));
+  if (found != all.streams.end()) all.let_go(found->second.get());
+  if (handle == nullptr) all.let_go(nullptr);
 }
 
 FAKE_CUDA void fake_cuda_lose(int ordinal, int code) {
