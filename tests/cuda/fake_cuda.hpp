@@ -48,8 +48,10 @@ class fake_cuda {
     return static_cast<std::byte*>(fake_cuda_host_address(address));
   }
 
-  void hold(void* stream = nullptr) const { fake_cuda_hold(stream); }
-  void let_go(void* stream = nullptr) const { fake_cuda_let_go(stream); }
+  void hold() const { fake_cuda_hold(); }
+  void hold(void* stream) const { fake_cuda_hold_stream(stream); }
+  void let_go() const { fake_cuda_let_go(); }
+  void let_go(void* stream) const { fake_cuda_let_go_stream(stream); }
   void lose(int device, int code) const { fake_cuda_lose(device, code); }
   void capture(void* stream, bool active) const { fake_cuda_capture(stream, active ? 1 : 0); }
 
@@ -90,6 +92,8 @@ class fake_cuda {
   FAKE_CONTROL(fake_cuda_reset);
   FAKE_CONTROL(fake_cuda_hold);
   FAKE_CONTROL(fake_cuda_let_go);
+  FAKE_CONTROL(fake_cuda_hold_stream);
+  FAKE_CONTROL(fake_cuda_let_go_stream);
   FAKE_CONTROL(fake_cuda_lose);
   FAKE_CONTROL(fake_cuda_capture);
   FAKE_CONTROL(fake_cuda_settle);

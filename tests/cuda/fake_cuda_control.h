@@ -65,9 +65,13 @@ int fake_cuda_configure(const char* settings);
    events and contexts that are there stay. */
 void fake_cuda_reset(void);
 
-/* A stream (null: every one) begins nothing until it is let go (null: all are). Waiting for a held stream waits. */
-void fake_cuda_hold(void* stream);
-void fake_cuda_let_go(void* stream);
+/* Streams begin nothing until `fake_cuda_let_go`, which lets single ones go as well. Waiting for a held stream waits. */
+void fake_cuda_hold(void);
+void fake_cuda_let_go(void);
+
+/* The same for one stream, a CUstream. */
+void fake_cuda_hold_stream(void* stream);
+void fake_cuda_let_go_stream(void* stream);
 
 /* Has the device lose its context now, with a CUresult. */
 void fake_cuda_lose(int device, int code);

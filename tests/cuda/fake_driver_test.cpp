@@ -580,11 +580,12 @@ TEST_SUITE("unit") {
 
       SUBCASE("while a copy runs") {
         fake.configure("fail_copy=2=700");
+        fake.hold();
         for (int round = 0; round < 3; ++round)
           CUDA_OK(api().cuMemcpyHtoDAsync(to, from, some, stream));
-        // The loss may come before any of these.
-        static_cast<void>(api().cuEventRecord(event, stream));
-        static_cast<void>(api().cuLaunchHostFunc(stream, count_up, &told));
+        CUDA_OK(api().cuEventRecord(event, stream));
+        CUDA_OK(api().cuLaunchHostFunc(stream, count_up, &told));
+        fake.let_go();
         CHECK(api().cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
         REQUIRE(fake.settle());
         CHECK(fake.count("copies") == 1);
@@ -756,7 +757,7 @@ TEST_SUITE("unit") {
     CHECK(std::string(text) == "CUDA_ERROR_OUT_OF_MEMORY");
     CUDA_OK(api().cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
     CHECK(std::string(text) == "out of memory");
-    CHECK(api().cuGetErrorName(static_cast<CUresult>(4711), &text) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(api().cuGetErrorName(static_cast<CUresult>(1001), &text) == CUDA_ERROR_INVALID_VALUE);
   }
 
   TEST_CASE("nothing works in a forked child") {

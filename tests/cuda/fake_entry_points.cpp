@@ -1245,20 +1245,30 @@ FAKE_CUDA void fake_cuda_reset() {
   all.start_over();
 }
 
-FAKE_CUDA void fake_cuda_hold(void* handle) {
+FAKE_CUDA void fake_cuda_hold() {
+  machine& all = machine::instance();
+  const std::lock_guard lock(all.mutex);
+  all.held = true;
+}
+
+FAKE_CUDA void fake_cuda_let_go() {
+  machine& all = machine::instance();
+  const std::lock_guard lock(all.mutex);
+  all.let_go(nullptr);
+}
+
+FAKE_CUDA void fake_cuda_hold_stream(void* handle) {
   machine& all = machine::instance();
   const std::lock_guard lock(all.mutex);
   const auto found = all.streams.find(static_cast<CUstream>(handle));
   if (found != all.streams.end()) found->second->held = true;
-  if (handle == nullptr) all.held = true;
 }
 
-FAKE_CUDA void fake_cuda_let_go(void* handle) {
+FAKE_CUDA void fake_cuda_let_go_stream(void* handle) {
   machine& all = machine::instance();
   const std::lock_guard lock(all.mutex);
   const auto found = all.streams.find(static_cast<CUstream>(handle));
   if (found != all.streams.end()) all.let_go(found->second.get());
-  if (handle == nullptr) all.let_go(nullptr);
 }
 
 FAKE_CUDA void fake_cuda_lose(int ordinal, int code) {

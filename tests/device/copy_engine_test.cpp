@@ -112,8 +112,9 @@ class kept_back {
     return all().size();
   }
 
-  /// Calls them in turn, on a thread that is not the loop's.
-  static void call() {
+  /// Calls them in turn, on a thread that is not the loop's, once what is before them has ended.
+  static void call(const fake_machine& machine) {
+    machine.settle();
     std::thread([] {
       std::vector<std::pair<CUhostFn, void*>> taken;
       {
@@ -161,7 +162,7 @@ task<> in_turns(copying* by, unsigned count) {
 }
 
 /// Two batches land while the loop is busy.
-task<> landed_meanwhile(copying* by, outcome* first, outcome* second) {
+task<> landed_meanwhile(copying* by, const fake_machine* machine, outcome* first, outcome* second) {
   async_scope scope;
   std::vector<copy_piece> one(1, by->piece(0, 4096));
   scope.spawn(by->here.loop, copy_into(by->engine.get(), std::move(one), first));
@@ -169,7 +170,7 @@ task<> landed_meanwhile(copying* by, outcome* first, outcome* second) {
   std::vector<copy_piece> other(1, by->piece(4096, 4096));
   scope.spawn(by->here.loop, copy_into(by->engine.get(), std::move(other), second));
   while (kept_back::count() < 2) co_await round();
-  kept_back::call();
+  kept_back::call(*machine);
   CHECK_FALSE(first->has_value());
   co_await scope.join();
 }
@@ -187,12 +188,12 @@ task<> lost_while_out(copying* by, const fake_machine* machine, CUresult code,
 }
 
 /// The host function is called once the watchdog has ended the batch and a new one is out.
-task<> called_late(copying* by) {
+task<> called_late(copying* by, const fake_machine* machine) {
   std::vector<copy_piece> pieces(1, by->whole());
   auto given_up = co_await by->engine->copy(pieces);
   CHECK(given_up.has_value());
   REQUIRE(kept_back::count() == 1);
-  kept_back::call();
+  kept_back::call(*machine);
   co_await rounds(3);
   outcome next;
   async_scope scope;
@@ -200,9 +201,47 @@ task<> called_late(copying* by) {
   while (kept_back::count() < 1) co_await round();
   co_await rounds(3);
   CHECK_FALSE(next.has_value());
-  kept_back::call();
+  kept_back::call(*machine);
   co_await scope.join();
   CHECK(next->has_value());
+}
+
+/// The streams of an engine that is made meanwhile, in the order of their making.
+class noted_streams {
+ public:
+  noted_streams() { all().clear(); }
+
+  static std::vector<CUstream>& all() {
+    static std::vector<CUstream> made;
+    return made;
+  }
+
+ private:
+  static CUresult CUDAAPI make(CUstream* out, unsigned flags) {
+    const CUresult code = original()(out, flags);
+    if (code == CUDA_SUCCESS) all().push_back(*out);
+    return code;
+  }
+  static decltype(&::cuStreamCreate)& original() {
+    static decltype(&::cuStreamCreate) entry = driver().cuStreamCreate;
+    return entry;
+  }
+
+  const decltype(&::cuStreamCreate) before_ = original();
+  replaced<decltype(&::cuStreamCreate)> entry_{&detail::cuda_driver::cuStreamCreate, &make};
+};
+
+task<> held_up(copying* by, const fake_machine* machine, CUstream signals) {
+  machine->hold(signals);
+  std::vector<copy_piece> pieces(1, by->whole());
+  auto given_up = co_await by->engine->copy(pieces);
+  CHECK(given_up.has_value());
+  CHECK(machine->count("host_functions") == 0);
+  // The late word and that of the next copy come one after the other.
+  machine->let_go(signals);
+  auto next = co_await by->engine->copy(pieces);
+  CHECK(next.has_value());
+  CHECK(machine->count("host_functions") == 2);
 }
 
 task<> stopped_meanwhile(copying* by, const fake_machine* machine, outcome* copied) {
@@ -340,7 +379,7 @@ TEST_SUITE("unit") {
     const kept_back functions;
     outcome first;
     outcome second;
-    by.here.run(landed_meanwhile(&by, &first, &second));
+    by.here.run(landed_meanwhile(&by, &machine, &first, &second));
     CHECK(first->has_value());
     CHECK(second->has_value());
     CHECK(by.engine->statistics().batches == 2);
@@ -390,14 +429,14 @@ TEST_SUITE("unit") {
   TEST_CASE("an engine leaves no context current, and breaks no capture that is under way") {
     const fake_machine machine;
     copying by;
-    machine.capture(true);
+    machine.capture(nullptr, true);
     CHECK(machine.depth() == 0);
     CHECK(by.here.run(copy(by.engine.get(), {by.whole()})).has_value());
     CHECK(machine.depth() == 0);
     CHECK(by.engine->follow(by.batch.stream).has_value());
     by.engine.reset();
     CHECK(machine.depth() == 0);
-    machine.capture(false);
+    machine.capture(nullptr, false);
   }
 
   TEST_CASE("copies run after what is queued on a stream that they follow") {
@@ -504,14 +543,29 @@ TEST_SUITE("unit") {
     }
     // And when it does speak, the engine and the loop are gone.
     CHECK(kept_back::count() == 1);
-    kept_back::call();
+    kept_back::call(machine);
   }
 
   TEST_CASE("a word that comes late touches nothing of the copies that are out then") {
     const fake_machine machine;
     const kept_back functions;
     copying by;
-    by.here.run(called_late(&by));
+    by.here.run(called_late(&by, &machine));
+    CHECK(by.engine->statistics().wake_ups == 1);
+  }
+
+  TEST_CASE("host functions of somebody else's that hold up the driver do not hold up copies") {
+    const fake_machine machine;
+    copying by;
+    std::vector<CUstream> streams;
+    {
+      const noted_streams noted;
+      by.engine = make_cuda_copy_engine(by.here.loop, by.device).value();
+      streams = noted_streams::all();
+    }
+    REQUIRE(streams.size() == 2);
+    machine.settle();
+    by.here.run(held_up(&by, &machine, streams[1]));
     CHECK(by.engine->statistics().wake_ups == 1);
   }
 
@@ -526,7 +580,7 @@ TEST_SUITE("unit") {
       machine.let_go();
       for (const outcome& one : all) CHECK_FALSE(one->has_value());
     }
-    kept_back::call();
+    kept_back::call(machine);
   }
 
   TEST_CASE("each call of a copy may fail, which ends it with what was queued before") {
@@ -571,7 +625,7 @@ TEST_SUITE("unit") {
     REQUIRE_FALSE(failed);
     CHECK(failed.error().kind() == errc::unavailable);
     machine.configure("fail=");
-    kept_back::call();
+    kept_back::call(machine);
   }
 
   TEST_CASE("making an engine fails with what the driver says, at each call, and leaves nothing") {
