@@ -144,6 +144,8 @@ void add_common(CLI::App& command, source_arguments& into, common_flags& flags) 
       ->default_str("0");
   add_count(command, "--retries", 0, opening.retries, "Of one request without progress in between")
       ->default_str("5");
+  command.add_flag("--direct-io", opening.direct_io,
+                   "Read local files past the page cache (O_DIRECT)");
   add_text(command, "--ca-file", "FILE", opening.storage.ca_file,
            "Certificate authorities to trust (PEM)");
   add_text(command, "--endpoint", "URL", opening.storage.endpoint,

@@ -66,6 +66,11 @@ class staging_state : public std::enable_shared_from_this<staging_state> {
   void unmap(std::byte* data) const noexcept;
   [[nodiscard]] error with_advice(const error& failed) const;
   [[nodiscard]] staging_slot lend(std::byte* data) { return {shared_from_this(), data}; }
+  [[nodiscard]] staging_slot take_spare() {
+    std::byte* const data = spare_.back();
+    spare_.pop_back();
+    return lend(data);
+  }
 
   const staging_options options_;
   const std::shared_ptr<cuda_device> target_;  ///< Null: nothing is pinned.
@@ -84,11 +89,7 @@ task<result<staging_slot>> staging_state::acquire() {
   async_condition::wake_list woken;
   std::unique_lock lock(mutex_);
   HEADRACE_ASSERT(!closed_);
-  if (!spare_.empty()) {
-    std::byte* const data = spare_.back();
-    spare_.pop_back();
-    co_return lend(data);
-  }
+  if (!spare_.empty()) co_return take_spare();
 
   slot_waiter self;
   if (made_ + making_ < possible_) {
@@ -123,6 +124,7 @@ task<result<staging_slot>> staging_state::acquire() {
     }
     if (rest == 0 || !full) co_return failure{failed};
     possible_ = rest;
+    if (!spare_.empty()) co_return take_spare();  // one that came back meanwhile
     waiters_.push_front(&self);
     lock.unlock();
     log(log_level::warning, "staging memory: " + std::to_string(rest) + " slots instead of " +

@@ -3,8 +3,11 @@
 #include <headrace/base/clock.hpp>
 #include <headrace/io/io_context.hpp>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 namespace headrace::detail {
 
@@ -19,6 +22,9 @@ struct descriptor {
   bool finished = false;  ///< the peer has hung up or failed (or sent urgent data): a short count
                           ///< says nothing about more
   bool watched = false;
+  // A file: see `file::direct`.
+  std::uint32_t direct_memory = 0;
+  std::atomic<std::uint32_t> direct_offset{0};
 };
 
 /// What a backend does. Threads: the loop's own, `wake` excepted.
@@ -43,6 +49,13 @@ class io_engine {
 
   /// Closes. No operation may be under way on it.
   virtual void release(std::unique_ptr<descriptor> closed) noexcept = 0;
+
+  /// Has the kernel keep hold of these buffers, for reads that name them by their number. False
+  /// where it does not.
+  [[nodiscard]] virtual bool register_buffers(std::span<const iovec> buffers) noexcept {
+    static_cast<void>(buffers);
+    return false;
+  }
 
   /// SOCK_NONBLOCK where the backend needs it: io_uring would complete with EAGAIN instead of
   /// waiting.

@@ -95,6 +95,11 @@ class uring_engine final : public io_engine {
     inherited_descriptors::close(closed->number);
   }
 
+  [[nodiscard]] bool register_buffers(std::span<const iovec> buffers) noexcept override {
+    return io_uring_register_buffers(&ring_, buffers.data(),
+                                     static_cast<unsigned>(buffers.size())) == 0;
+  }
+
   [[nodiscard]] int socket_flags() const noexcept override { return 0; }
 
  private:
@@ -156,7 +161,11 @@ class uring_engine final : public io_engine {
         io_uring_prep_poll_add(entry, number, started.asked.events);
         break;
       case operation_kind::read_file:
-        if (buffers.size() == 1) {
+        if (started.asked.registered >= 0) {
+          io_uring_prep_read_fixed(entry, number, buffers[0].iov_base,
+                                   static_cast<unsigned>(buffers[0].iov_len), started.asked.offset,
+                                   started.asked.registered);
+        } else if (buffers.size() == 1) {
           const auto size = static_cast<unsigned>(std::min(buffers[0].iov_len, largest_transfer));
           io_uring_prep_read(entry, number, buffers[0].iov_base, size, started.asked.offset);
         } else {
@@ -164,8 +173,10 @@ class uring_engine final : public io_engine {
                               started.asked.offset);
         }
         // The page cache is copied by the submitting thread, and tmpfs reads are punted one after
-        // another, unless the workers are asked for: with them several cores copy.
-        io_uring_sqe_set_flags(entry, IOSQE_ASYNC);
+        // another, unless the workers are asked for: with them several cores copy. Nobody copies
+        // what is read past it: that waits for the device alone.
+        if (started.target()->direct_offset.load(std::memory_order_relaxed) == 0)
+          io_uring_sqe_set_flags(entry, IOSQE_ASYNC);
         break;
     }
   }

@@ -1,11 +1,15 @@
 #include "storage/http_object_store.hpp"
 
+#include <headrace/base/log.hpp>
 #include <headrace/coro/with.hpp>
 #include <headrace/io/blocking_pool.hpp>
+#include <headrace/io/direct_read.hpp>
 #include <headrace/io/file.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <utility>
@@ -32,16 +36,20 @@ struct file_version {
 
 class file_source final : public range_source {
  public:
-  explicit file_source(std::string path) : path_(std::move(path)) {}
+  /// `told`: shared by the files of a store, of which one line in the log is enough.
+  file_source(std::string path, std::shared_ptr<std::atomic_flag> told)
+      : path_(std::move(path)), told_(std::move(told)) {}
 
   task<result<std::size_t>> open(storage_loop& loop, const transfer& terms,
                                  std::span<std::byte> into) override {
-    auto opened = co_await file::open(loop.context, path_);
+    auto opened = co_await file::open(loop.context, path_,
+                                      terms.direct_io ? file_access::direct : file_access::cached);
     if (!opened) co_return failure{opened.error()};
     auto status = opened->status();
     if (!status) co_return failure{system_failure(status.error(), "cannot examine " + path_)};
     file_ = std::move(*opened);
     version_ = file_version::of(*status);
+    if (terms.direct_io && file_.direct().offset == 0) tell_of_the_cache();
     const std::size_t wanted = std::min<std::size_t>(into.size(), size());
     if (wanted == 0) co_return std::size_t{0};
     buffer_sink sink(into.first(wanted));
@@ -56,7 +64,8 @@ class file_source final : public range_source {
     while (position < range.end()) {
       const buffer_sequence buffers = sink.prepare(range.end() - position);
       terms.statistics->count_request(loop.context.now());
-      auto count = co_await file_.read(loop.context, position, buffers);
+      auto reading = read_once(loop.context, position, buffers);
+      auto count = co_await std::move(reading);
       const error_context where{.uri = path_, .range = range};
       if (!count) {
         if (kind_of(count.error()) == errc::cancelled)
@@ -82,12 +91,33 @@ class file_source final : public range_source {
   [[nodiscard]] bool local() const noexcept override { return true; }
 
  private:
+  task<io_result<std::size_t>> read_once(io_context& context, std::uint64_t position,
+                                         buffer_sequence buffers) {
+    if (file_.direct().offset != 0) {
+      auto direct = co_await direct_read(context, file_, position, buffers);
+      // Some file systems open a file for direct reads and then refuse them.
+      if (direct || direct.error() != std::errc::invalid_argument) co_return direct;
+      file_.leave_direct();
+      tell_of_the_cache();
+    }
+    auto cached = co_await file_.read(context, position, buffers);
+    co_return cached;
+  }
+
+  void tell_of_the_cache() const {
+    // Relaxed: it orders nothing, it only lets one through.
+    if (told_->test_and_set(std::memory_order_relaxed)) return;
+    log(log_level::warning, "reading through the page cache after all: the file system of " +
+                                path_ + " refuses direct reads (O_DIRECT)");
+  }
+
   static error changed(error_context where) {
     return error(errc::object_changed, "the file changed while it was read: load it again",
                  std::move(where));
   }
 
   const std::string path_;
+  const std::shared_ptr<std::atomic_flag> told_;
   file file_;
   file_version version_;
 };
@@ -110,9 +140,9 @@ class file_store final : public object_store {
   [[nodiscard]] const std::string& location() const noexcept override { return location_; }
 
   [[nodiscard]] std::shared_ptr<range_source> source(std::string_view name) override {
-    if (name == single_) return std::make_shared<file_source>(location_);
-    return std::make_shared<file_source>(directory_ + (directory_.ends_with('/') ? "" : "/") +
-                                         std::string(name));
+    if (name == single_) return std::make_shared<file_source>(location_, told_);
+    return std::make_shared<file_source>(
+        directory_ + (directory_.ends_with('/') ? "" : "/") + std::string(name), told_);
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer&) override {
@@ -143,6 +173,7 @@ class file_store final : public object_store {
   const std::string location_;
   std::string directory_;
   std::string single_;
+  const std::shared_ptr<std::atomic_flag> told_ = std::make_shared<std::atomic_flag>();
 };
 
 }  // namespace

@@ -203,6 +203,7 @@ task<model> open_checked(std::shared_ptr<detail::runtime_state> runtime, std::st
   state->terms.limits.connect_limit = options.connect_limit;
   state->terms.limits.stall_limit = options.stall_limit;
   state->terms.limits.retries = options.retries;
+  state->terms.direct_io = options.direct_io;
   state->options = std::move(options);
   auto opening = detail::hosted<std::shared_ptr<detail::model_state>>(
       runtime, [state](detail::loop_services& loop) {

@@ -10,6 +10,7 @@
 #include <support/test_loop.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -109,6 +110,33 @@ task<> stop_meets_slot(test_loop* here, staging_pool* pool, unsigned times) {
   }
   auto last = co_await pool->acquire();
   CHECK(last.has_value());
+}
+
+/// Keeps a helper thread until `open` is true.
+struct busy_helper final : work_item {
+  busy_helper() noexcept : work_item(&wait) {}
+  static void wait(work_item& item) noexcept {
+    auto& self = static_cast<busy_helper&>(item);
+    while (!self.open.load()) std::this_thread::yield();
+    self.over.store(true);
+  }
+  std::atomic<bool> open{false};
+  std::atomic<bool> over{false};
+};
+
+/// A slot comes back while one more is being pinned, which then fails.
+task<> back_before_failing(test_loop* here, staging_pool* pool, asked* second) {
+  auto first = co_await pool->acquire();
+  busy_helper busy;
+  here->helpers.submit(busy);
+  std::size_t served = 0;
+  async_scope scope;
+  scope.spawn(here->loop, ask(pool, second, &served));
+  co_await rounds(2);
+  first->reset();
+  busy.open.store(true);
+  co_await scope.join();
+  while (!busy.over.load()) co_await rounds(1);
 }
 
 task<> ask_all(test_loop* here, staging_pool* pool, std::vector<asked>* all) {
@@ -224,6 +252,16 @@ TEST_SUITE("unit") {
     CHECK(pool.pinned() == 3 * 64_KiB);
     // It is known by now, and not tried again and again.
     CHECK(machine.count("cuMemHostRegister_v2") <= 16);
+  }
+
+  TEST_CASE("a slot that comes back while another one fails to be pinned is used") {
+    const fake_machine machine("pinned=64K");
+    test_loop here;
+    staging_pool pool({.slots = 2, .slot_size = 64_KiB}, cuda_device::open(0).value(),
+                      here.helpers);
+    asked second;
+    here.run(back_before_failing(&here, &pool, &second));
+    CHECK(second.got->has_value());
   }
 
   TEST_CASE("where nothing can be pinned, all who ask are told what to lower") {

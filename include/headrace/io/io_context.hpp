@@ -14,8 +14,9 @@ namespace headrace {
 class blocking_pool;
 
 namespace detail {
+class bounce_pool;
 class idle_operation;
-}
+}  // namespace detail
 
 /// How a loop talks to the kernel.
 enum class io_backend : std::uint8_t { automatic, uring, epoll };
@@ -96,6 +97,9 @@ class io_context final : public executor, public timer_service {
   /// The backend behind this loop; for the io room alone.
   [[nodiscard]] detail::io_engine& engine() noexcept { return *engine_; }
 
+  /// Its bounce buffers, null before the first use; for `bounce_buffer` alone.
+  [[nodiscard]] std::shared_ptr<detail::bounce_pool>& bounce() noexcept { return bounce_; }
+
  private:
   bool run_posted();
   void run_idle() noexcept;
@@ -105,6 +109,7 @@ class io_context final : public executor, public timer_service {
   const std::thread::id thread_ = std::this_thread::get_id();
   io_backend backend_;
   blocking_pool* helpers_;
+  std::shared_ptr<detail::bounce_pool> bounce_;
   std::unique_ptr<detail::io_engine> engine_;
   timer_queue timers_;
   work_queue local_;                         ///< posted by the loop's own thread

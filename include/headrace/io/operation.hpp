@@ -36,6 +36,7 @@ class operation {
     std::uint64_t offset = 0;           ///< read_file
     const endpoint* address = nullptr;  ///< connect
     unsigned events = 0;                ///< poll: POLLIN, POLLOUT
+    int registered = -1;  ///< read_file: the ring's buffer that the one of `buffers` is in
   };
 
   operation(io_context& context, descriptor* target, operation_kind kind, arguments wanted) noexcept

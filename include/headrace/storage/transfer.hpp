@@ -44,6 +44,7 @@ struct transfer_statistics {
 /// On whose behalf bytes move.
 struct transfer {
   transfer_limits limits;
+  bool direct_io = false;  ///< Local files past the page cache, where their file system can.
   std::shared_ptr<transfer_statistics> statistics = std::make_shared<transfer_statistics>();
 };
 

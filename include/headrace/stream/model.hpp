@@ -37,6 +37,11 @@ struct open_options {
       0};                ///< For `open`, for each stream, for each `read_file`; 0: none.
   unsigned retries = 5;  ///< Of one range, without progress in between.
 
+  /// Reads local files past the page cache (`O_DIRECT`): for weights that are read once, and on
+  /// machines whose page cache others need. Where the file system cannot, they are read through it
+  /// after all, and a line in the log says so. Other stores: no effect.
+  bool direct_io = false;
+
   std::shared_ptr<headrace::trace> trace = {};  ///< Receives the spans of requests and tensors.
 };
 
