@@ -164,6 +164,10 @@ void runtime_state::throw_if_stopped() const {
 void runtime_state::check_waiter(const executor* waiting) const {
   if (!hosted_ || std::this_thread::get_id() != host_thread_) return;
   if (dynamic_cast<const blocking_executor*>(waiting) == nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return;  // nothing runs any more that could be waited for
+  }
   throw error(errc::invalid_request,
               "sync_wait blocks the thread that drives the runtime's loop, and would wait for "
               "itself: await on the host's own loop, or use a runtime without a host");

@@ -143,7 +143,7 @@ class runtime_state {
   bool resting_ = false;  ///< By the fork that is going on, whose thread alone looks at this.
 
   std::atomic<bool> prepared_{false};  ///< For forks; never unset.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   bool started_ = false;
   bool stopped_ = false;
   bool held_ = false;
