@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/sizes.hpp>
 #include <headrace/io/io_context.hpp>
 
@@ -26,7 +27,7 @@ struct runtime_options {
 ///
 ///     headrace::runtime runtime;
 ///     headrace::model model = headrace::sync_wait(headrace::open(runtime, "s3://bucket/prefix"));
-class runtime {
+class HEADRACE_API runtime {
  public:
   explicit runtime(runtime_options options = {});
   ~runtime();

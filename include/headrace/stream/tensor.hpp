@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/device/device.hpp>
 #include <headrace/memory/host_block.hpp>
 #include <headrace/safetensors/tensor_info.hpp>
@@ -24,7 +25,7 @@ namespace headrace {
 /// to be used again. It may outlive the stream, the model and the runtime. What `next()` exposes
 /// counts against the stream's memory limit until the following `next()`, or until it is moved out;
 /// from then on it is the user's own. Threads: one at a time; any thread may drop it.
-class tensor {
+class HEADRACE_API tensor {
  public:
   tensor() noexcept = default;
   tensor(tensor&& other) noexcept;
