@@ -40,5 +40,7 @@ enum class errc {
 
 }  // namespace headrace
 
+/// @cond
 template <>
 struct std::is_error_code_enum<headrace::errc> : std::true_type {};
+/// @endcond

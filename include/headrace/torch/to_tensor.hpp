@@ -9,8 +9,8 @@
 
 #include <optional>
 
-/// headrace for libtorch: a library of its own, `libheadrace-torch`. Here `::torch` is libtorch's
-/// namespace and `headrace::torch` this one: do not import both.
+/// headrace for libtorch: a library of its own, `libheadrace-torch`. Where a program imports the
+/// namespace `headrace` as a whole, libtorch's own names need their leading colons.
 namespace headrace::torch {
 
 /// What torch calls these elements: all of the format's dtypes but `f6_e2m3` and `f6_e3m2`, for
