@@ -1,9 +1,12 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 namespace headrace::detail {
 
 /// Prints the broken invariant to stderr and terminates. Never returns.
-[[noreturn]] void invariant_broken(const char* condition, const char* file, int line) noexcept;
+[[noreturn]] HEADRACE_API void invariant_broken(const char* condition, const char* file,
+                                                int line) noexcept;
 
 }  // namespace headrace::detail
 

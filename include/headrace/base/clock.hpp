@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -11,7 +13,7 @@ using system_time = std::chrono::system_clock::time_point;
 
 /// Time and chance, injectable: no test sleeps to reach a limit, and a fault schedule repeats from
 /// its seed. Threads: every member may be called from any thread.
-class clock {
+class HEADRACE_API clock {
  public:
   virtual ~clock() = default;
   /// For limits and durations.
@@ -21,10 +23,10 @@ class clock {
 };
 
 /// The machine's own clocks.
-[[nodiscard]] const clock& real_clock() noexcept;
+[[nodiscard]] HEADRACE_API const clock& real_clock() noexcept;
 
 /// A source of random numbers for jitter. Not for keys.
-class random_source {
+class HEADRACE_API random_source {
  public:
   virtual ~random_source() = default;
   /// Uniform in `[0, 1)`.
@@ -32,9 +34,9 @@ class random_source {
 };
 
 /// SplitMix64 from `seed`: the same seed gives the same numbers. Threads: safe from any thread.
-[[nodiscard]] std::unique_ptr<random_source> make_random_source(std::uint64_t seed);
+[[nodiscard]] HEADRACE_API std::unique_ptr<random_source> make_random_source(std::uint64_t seed);
 
 /// Seeded from the machine.
-[[nodiscard]] std::unique_ptr<random_source> make_random_source();
+[[nodiscard]] HEADRACE_API std::unique_ptr<random_source> make_random_source();
 
 }  // namespace headrace

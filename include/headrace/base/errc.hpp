@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 #include <string_view>
 #include <system_error>
 
@@ -27,10 +29,10 @@ enum class errc {
 };
 
 /// The name of the kind as it is written in messages: `not_found`, `object_changed`, …
-[[nodiscard]] std::string_view to_string(errc kind) noexcept;
+[[nodiscard]] HEADRACE_API std::string_view to_string(errc kind) noexcept;
 
 /// The category of `errc`; its name is "headrace".
-[[nodiscard]] const std::error_category& error_category() noexcept;
+[[nodiscard]] HEADRACE_API const std::error_category& error_category() noexcept;
 
 [[nodiscard]] inline std::error_code make_error_code(errc kind) noexcept {
   return {static_cast<int>(kind), error_category()};
@@ -38,5 +40,7 @@ enum class errc {
 
 }  // namespace headrace
 
+/// @cond
 template <>
 struct std::is_error_code_enum<headrace::errc> : std::true_type {};
+/// @endcond

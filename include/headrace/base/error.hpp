@@ -2,6 +2,7 @@
 
 #include <headrace/base/byte_range.hpp>
 #include <headrace/base/errc.hpp>
+#include <headrace/base/export.hpp>
 
 #include <memory>
 #include <optional>
@@ -28,7 +29,7 @@ struct error_context {
 /// Cheap to copy, and copying never throws. Thrown at API edges; inside, `result<T>` carries it.
 ///
 ///     try { … } catch (const headrace::error& e) { if (e.kind() == headrace::errc::not_found) … }
-class error : public std::system_error {
+class HEADRACE_API error : public std::system_error {
  public:
   explicit error(errc kind, std::string message, error_context context = {});
   // Copies only: there is no moved-from error without a message.
@@ -60,10 +61,11 @@ class error : public std::system_error {
 /// An `error` for a failed system call: `errno` values map to the kind that fits (`ENOENT` →
 /// `not_found`, `EACCES` → `access_denied`, `ECANCELED` → `cancelled`, `ETIMEDOUT` → `timeout`,
 /// connection errors → `connect_error`, …).
-[[nodiscard]] error system_failure(std::error_code code, const std::string& what_failed);
+[[nodiscard]] HEADRACE_API error system_failure(std::error_code code,
+                                                const std::string& what_failed);
 
 /// The kind that fits an `errno` value in the generic or system category, or the code's own where
 /// it is an `errc`. In a category of a library: the kind of the code's `default_error_condition()`.
-[[nodiscard]] errc kind_of(std::error_code code) noexcept;
+[[nodiscard]] HEADRACE_API errc kind_of(std::error_code code) noexcept;
 
 }  // namespace headrace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 #include <functional>
 #include <string_view>
 
@@ -13,12 +15,12 @@ using log_sink = std::function<void(log_level, std::string_view line)>;
 
 /// Sets where lines go and from which level on. The default is no sink: a library does not write to
 /// its host's stderr.
-void set_log_sink(log_sink sink, log_level threshold = log_level::info);
+HEADRACE_API void set_log_sink(log_sink sink, log_level threshold = log_level::info);
 
 /// Whether a line of this level would go anywhere. One relaxed load.
-[[nodiscard]] bool log_enabled(log_level level) noexcept;
+[[nodiscard]] HEADRACE_API bool log_enabled(log_level level) noexcept;
 
 /// Hands a line to the sink, if the level passes.
-void log(log_level level, std::string_view line);
+HEADRACE_API void log(log_level level, std::string_view line);
 
 }  // namespace headrace

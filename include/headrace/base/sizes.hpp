@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 
 #include <cstddef>
@@ -22,9 +23,9 @@ inline namespace literals {
 /// Reads a size in bytes: `4194304`, `4MiB`, `4M`, `4MB`, `1.5GiB`, in any case. `K`, `M`, `G`,
 /// `T`, with or without `B` or `iB`, are powers of 1024: what somebody who sizes memory means.
 /// Anything else, an overflow included, is `invalid_request`.
-[[nodiscard]] result<std::uint64_t> parse_size(std::string_view text);
+[[nodiscard]] HEADRACE_API result<std::uint64_t> parse_size(std::string_view text);
 
 /// A size for people: `512 B`, `1.50 KiB`, `23.4 MiB`.
-[[nodiscard]] std::string format_size(std::uint64_t bytes);
+[[nodiscard]] HEADRACE_API std::string format_size(std::uint64_t bytes);
 
 }  // namespace headrace

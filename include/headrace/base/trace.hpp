@@ -1,6 +1,7 @@
 #pragma once
 
 #include <headrace/base/clock.hpp>
+#include <headrace/base/export.hpp>
 
 #include <cstdint>
 #include <mutex>
@@ -20,7 +21,7 @@ namespace headrace {
 ///     auto began = events.now();
 ///     … events.span(track, "range", began, R"("bytes":16777216)");
 ///     std::ofstream("trace.json") << events.to_json();
-class trace {
+class HEADRACE_API trace {
  public:
   explicit trace(const clock& time = real_clock());
 
@@ -62,6 +63,6 @@ class trace {
 
 /// `text` as a JSON string, quotes included; control characters escaped, valid UTF-8 kept, other
 /// bytes replaced by U+FFFD.
-[[nodiscard]] std::string json_quote(std::string_view text);
+[[nodiscard]] HEADRACE_API std::string json_quote(std::string_view text);
 
 }  // namespace headrace

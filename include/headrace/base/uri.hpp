@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 
 #include <string>
@@ -13,7 +14,7 @@ namespace headrace {
 /// `http` and `https` the text is an RFC 3986 URL, checked by Boost.URL, and `path` stays
 /// percent-encoded with its query in `query`. For every other store `path` is the key itself, taken
 /// literally, as the clouds' own tools do: `s3://bucket/a b%20` names the key `a b%20`.
-struct uri {
+struct HEADRACE_API uri {
   std::string scheme;     ///< `s3`, `http`, `file`, …
   std::string authority;  ///< bucket, container, or `host[:port]`; empty for `file`. User
                           ///< information is kept apart.

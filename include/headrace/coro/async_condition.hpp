@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/environment.hpp>
 
 #include <mutex>
@@ -24,7 +25,7 @@ namespace headrace {
 ///
 /// The lock is released while the coroutine is suspended and is taken again on the thread that
 /// resumes it.
-class async_condition {
+class HEADRACE_API async_condition {
  public:
   class wait_operation;
   class wake_list;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/task.hpp>
 
@@ -16,7 +17,7 @@ namespace headrace {
 ///     async_scope scope;
 ///     for (auto& shard : shards) scope.spawn(loop, read_header(shard));
 ///     co_await scope.join();
-class async_scope {
+class HEADRACE_API async_scope {
  public:
   /// Tasks spawned here stop when `parent` does.
   explicit async_scope(std::stop_token parent = {});

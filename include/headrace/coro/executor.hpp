@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/timer_service.hpp>
 #include <headrace/coro/work_item.hpp>
 
@@ -9,7 +10,7 @@ namespace headrace {
 ///
 /// Our loop, a blocked caller, an Asio executor, an asyncio loop are executors. An executor
 /// outlives what is posted to it.
-class executor {
+class HEADRACE_API executor {
  public:
   /// Runs `item` later, on the executor's thread. Threads: any. Never fails and never runs the item
   /// before it returns, `inline_executor` excepted.
@@ -24,7 +25,7 @@ class executor {
 };
 
 /// Runs items at once, on the thread that posts.
-class inline_executor final : public executor {
+class HEADRACE_API inline_executor final : public executor {
  public:
   void post(work_item& item) noexcept override { item.run(item); }
 };

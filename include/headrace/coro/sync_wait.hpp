@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/coro/with.hpp>
 
@@ -14,7 +15,7 @@ namespace headrace {
 namespace detail {
 
 /// The executor of a blocked caller: runs what is posted, and its timers, while the caller waits.
-class blocking_executor final : public executor, public timer_service {
+class HEADRACE_API blocking_executor final : public executor, public timer_service {
  public:
   void post(work_item& item) noexcept override;
   [[nodiscard]] timer_service* timers() noexcept override { return this; }

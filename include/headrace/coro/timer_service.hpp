@@ -1,6 +1,7 @@
 #pragma once
 
 #include <headrace/base/clock.hpp>
+#include <headrace/base/export.hpp>
 
 #include <cstddef>
 #include <limits>
@@ -29,7 +30,7 @@ struct timer_item {
 };
 
 /// What an executor offers for limits and pauses. Threads: the executor's own thread alone.
-class timer_service {
+class HEADRACE_API timer_service {
  public:
   /// Runs `item` on the executor once `deadline` has passed. Must not be pending.
   virtual void start_timer(timer_item& item, steady_time deadline) = 0;
@@ -45,7 +46,7 @@ class timer_service {
 /// The pending timers of one thread: a binary heap, so that starting and cancelling cost O(log n)
 /// and the next deadline is exact. A loop has a few timers a connection, started a few times a
 /// second: a wheel would save nothing here.
-class timer_queue {
+class HEADRACE_API timer_queue {
  public:
   void start(timer_item& item, steady_time deadline);
   void cancel(timer_item& item) noexcept;

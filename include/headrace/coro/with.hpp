@@ -2,6 +2,7 @@
 
 #include <headrace/base/clock.hpp>
 #include <headrace/base/error.hpp>
+#include <headrace/base/export.hpp>
 #include <headrace/coro/task.hpp>
 
 #include <chrono>
@@ -129,7 +130,7 @@ template <class T>
 }
 
 /// Resumes a coroutine at a time, or at a stop.
-class [[nodiscard]] sleep_operation final : timer_item {
+class HEADRACE_API sleep_operation final : timer_item {
  public:
   explicit sleep_operation(std::chrono::nanoseconds duration) noexcept
       : timer_item(&fire), duration_(duration) {}

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/device/device.hpp>
@@ -20,7 +21,7 @@ using cuda_stream = CUstream_st*;
 ///
 /// Movable, owning. On a CUDA device `data()` is an address of the device: not for the host to
 /// follow.
-class device_block {
+class HEADRACE_API device_block {
  public:
   /// Called once, on any thread; must not throw and should not wait.
   using release_function = void (*)(void* owner, std::byte* data, std::size_t size) noexcept;
@@ -88,7 +89,7 @@ struct allocated_batch {
 ///
 /// Asynchronous, since such allocators may have to wait (for a lock, for other threads), and in
 /// batches, since each call costs.
-class allocator {
+class HEADRACE_API allocator {
  public:
   virtual ~allocator() = default;
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/device/allocator.hpp>
 #include <headrace/memory/host_arena.hpp>
 
@@ -13,7 +14,7 @@ namespace headrace {
 ///
 /// The bytes have been charged by whoever admitted them (`host_arena::charge`); this takes the
 /// charge back. Threads: one at a time; any thread may drop it.
-class charged_block {
+class HEADRACE_API charged_block {
  public:
   charged_block() noexcept = default;
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/device/allocator.hpp>
@@ -48,7 +49,7 @@ struct copy_statistics {
 ///
 /// Made, used and destroyed on the loop's thread, `follow` and `statistics` excepted. Must outlive
 /// what it was asked for.
-class copy_engine {
+class HEADRACE_API copy_engine {
  public:
   virtual ~copy_engine() = default;
 
@@ -71,10 +72,10 @@ class copy_engine {
 
 /// Copies within host memory, on the thread that asks, and completes at once. It has no streams to
 /// follow: `follow` does nothing.
-[[nodiscard]] std::unique_ptr<copy_engine> make_host_copy_engine();
+[[nodiscard]] HEADRACE_API std::unique_ptr<copy_engine> make_host_copy_engine();
 
 /// Copies to `target` by two streams of its own. Calls the driver, and does not block.
-[[nodiscard]] result<std::unique_ptr<copy_engine>> make_cuda_copy_engine(
+[[nodiscard]] HEADRACE_API result<std::unique_ptr<copy_engine>> make_cuda_copy_engine(
     io_context& loop, std::shared_ptr<cuda_device> target);
 
 }  // namespace headrace

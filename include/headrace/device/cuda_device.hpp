@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/device/allocator.hpp>
 
@@ -23,7 +24,7 @@ class cuda_context;
 /// The driver's library is loaded at the first call, never linked: a program runs without one until
 /// it asks for a device. No call leaves another context current on its caller's thread than was
 /// there. Threads: any.
-class cuda_device : public std::enable_shared_from_this<cuda_device> {
+class HEADRACE_API cuda_device : public std::enable_shared_from_this<cuda_device> {
  public:
   /// Opens the device with this number. Blocks for as long as the driver takes to initialise (up to
   /// seconds the first time): for helper threads. Later calls give the same object.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 namespace headrace {
 
 /// Where tensors land: host memory, or a CUDA device of this machine.
-struct device {
+struct HEADRACE_API device {
   enum class type : std::uint8_t { cpu, cuda };
 
   type kind = type::cpu;
@@ -27,6 +28,6 @@ struct device {
 }
 
 /// Reads `cpu`, `cuda` (the first one) or `cuda:1`. Anything else is `invalid_request`.
-[[nodiscard]] result<device> parse_device(std::string_view text);
+[[nodiscard]] HEADRACE_API result<device> parse_device(std::string_view text);
 
 }  // namespace headrace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/base/sizes.hpp>
 #include <headrace/coro/task.hpp>
@@ -27,7 +28,7 @@ struct staging_options {
 
 /// A piece of pinned memory, aligned to 4096 bytes, on loan from a `staging_pool`; goes back when
 /// dropped, on any thread. Whatever the kernel or the driver does with it must be over then.
-class staging_slot {
+class HEADRACE_API staging_slot {
  public:
   staging_slot() noexcept = default;
   staging_slot(staging_slot&& other) noexcept
@@ -67,7 +68,7 @@ class staging_slot {
 ///
 ///     auto slot = co_await pool.acquire();
 ///     if (!slot) co_return failure{slot.error()};
-class staging_pool {
+class HEADRACE_API staging_pool {
  public:
   /// `target` null: plain memory, for the host's copy engine. `helpers` must outlive the pool.
   staging_pool(staging_options options, std::shared_ptr<cuda_device> target,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/http/http_origin.hpp>
@@ -40,7 +41,7 @@ struct http_proxy;
 /// Errors carry the peer's address and, once it is known, the status: `connect_error` where the
 /// connection broke before the whole head was there, `truncated` where it broke in the body,
 /// `protocol_error` where the peer broke HTTP.
-class http_connection {
+class HEADRACE_API http_connection {
  public:
   explicit http_connection(std::unique_ptr<byte_stream> stream);
   ~http_connection();

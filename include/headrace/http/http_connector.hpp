@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/http/http_route.hpp>
@@ -13,7 +14,7 @@ namespace headrace {
 /// How a pool comes to a connection: over TCP (`tcp_connector`), or as a test wants it.
 ///
 /// Threads: the loop's own.
-class http_connector {
+class HEADRACE_API http_connector {
  public:
   virtual ~http_connector() = default;
 

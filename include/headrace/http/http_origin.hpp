@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/base/uri.hpp>
 
@@ -12,7 +13,7 @@ namespace headrace {
 
 /// Whom an HTTP connection talks to: what the keep-alive pool keys on, and what an `Authorization`
 /// field is meant for.
-struct http_origin {
+struct HEADRACE_API http_origin {
   std::string scheme = "http";  ///< `http` or `https`.
   std::string host;             ///< Lower case; an IPv6 address without its brackets.
   std::uint16_t port = 80;
@@ -35,6 +36,6 @@ struct http_origin {
 };
 
 /// 80 for `http`, 443 for `https`, 0 for everything else.
-[[nodiscard]] std::uint16_t default_port(std::string_view scheme) noexcept;
+[[nodiscard]] HEADRACE_API std::uint16_t default_port(std::string_view scheme) noexcept;
 
 }  // namespace headrace

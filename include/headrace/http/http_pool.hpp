@@ -1,6 +1,7 @@
 #pragma once
 
 #include <headrace/base/clock.hpp>
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/coro/timer_service.hpp>
@@ -31,7 +32,7 @@ class http_lease;
 ///     auto lease = co_await pool.acquire({origin, network});
 ///     if (!lease) co_return failure{lease.error()};
 ///     auto head = co_await (*lease)->send(std::move(request));
-class http_pool {
+class HEADRACE_API http_pool {
  public:
   struct options {
     std::chrono::nanoseconds idle_limit = std::chrono::seconds(4);  ///< S3 closes at about 5.
@@ -107,7 +108,7 @@ class http_pool {
 /// otherwise closes it.
 ///
 /// Threads: the loop's own. Must not outlive the pool.
-class http_lease {
+class HEADRACE_API http_lease {
  public:
   http_lease() noexcept = default;
   http_lease(http_lease&& other) noexcept;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 
 #include <string>
@@ -21,7 +22,7 @@ using http_fields = std::vector<std::pair<std::string, std::string>>;
 ///     request.target = "/models/model.safetensors";
 ///     request.host = origin.host_field();
 ///     request.fields.emplace_back("Range", "bytes=0-65535");
-struct http_request {
+struct HEADRACE_API http_request {
   std::string method = "GET";
   std::string target =
       "/";           ///< Path and query, percent-encoded. (To a proxy: what a proxy expects.)

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -19,7 +21,7 @@ class response_parser;
 /// Where a field occurs more than once, the first one counts. Fields that must not (Content-Length,
 /// Content-Range, ETag, Last-Modified, Location, Transfer-Encoding) have made the answer a
 /// `protocol_error` before anybody sees this.
-class http_response_head {
+class HEADRACE_API http_response_head {
  public:
   http_response_head() = default;
   http_response_head(http_response_head&& other) noexcept = default;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/timer_service.hpp>
 #include <headrace/http/http_connector.hpp>
@@ -31,7 +32,7 @@ namespace headrace {
 /// it demands others. Every step has a limit, `timeout`.
 ///
 /// Threads: the loop's own. No `connect` may be under way when it is destroyed.
-class tcp_connector final : public http_connector {
+class HEADRACE_API tcp_connector final : public http_connector {
  public:
   struct options {
     /// For the name, for each address, for the proxy's answer, for the TLS handshake.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/task.hpp>
 
 #include <condition_variable>
@@ -17,7 +18,7 @@ namespace headrace {
 ///
 /// Threads start at the first use, block all signals, and end with the pool, which first runs what
 /// was submitted.
-class blocking_pool {
+class HEADRACE_API blocking_pool {
  public:
   explicit blocking_pool(unsigned threads);
   ~blocking_pool();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/sizes.hpp>
 #include <headrace/coro/task.hpp>
 
@@ -21,7 +22,7 @@ class bounce_pool;
 /// A loop keeps a few of them, made at the first use and registered with its ring where that is
 /// allowed (the limit on locked memory), so that the kernel need not pin their pages for each read.
 /// Who finds them all on loan gets memory of its own for that time: nobody waits.
-class bounce_buffer {
+class HEADRACE_API bounce_buffer {
  public:
   static constexpr std::size_t largest = 1_MiB;
   static constexpr std::size_t alignment = 4096;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/io/socket.hpp>
 
@@ -14,7 +15,7 @@ namespace headrace {
 ///
 /// Threads: the loop's own. One receive and one send at a time. Cancellation: the environment's
 /// stop token, with `errc::cancelled`; a stream is not usable after that.
-class byte_stream {
+class HEADRACE_API byte_stream {
  public:
   virtual ~byte_stream() = default;
 
@@ -38,11 +39,11 @@ class byte_stream {
 };
 
 /// The stream of a connected socket.
-[[nodiscard]] std::unique_ptr<byte_stream> make_tcp_stream(socket connected);
+[[nodiscard]] HEADRACE_API std::unique_ptr<byte_stream> make_tcp_stream(socket connected);
 
 /// Connects to the first of `addresses` that answers, one after the other, each within `limit`. The
 /// error is the last one's.
-[[nodiscard]] task<io_result<std::unique_ptr<byte_stream>>> connect_tcp(
+[[nodiscard]] HEADRACE_API task<io_result<std::unique_ptr<byte_stream>>> connect_tcp(
     io_context& context, std::vector<endpoint> addresses, std::chrono::nanoseconds limit);
 
 }  // namespace headrace

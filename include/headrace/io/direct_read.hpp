@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/io/buffer_sequence.hpp>
@@ -19,8 +20,9 @@ class io_context;
 /// file must have been opened for direct reads; it, `destination` and what that points to outlive
 /// the task. Threads: the loop's own. Cancellation as for `file::read`. `EINVAL` means that the
 /// file system refuses such reads after all.
-[[nodiscard]] task<io_result<std::size_t>> direct_read(io_context& context, const file& from,
-                                                       std::uint64_t offset,
-                                                       buffer_sequence destination);
+[[nodiscard]] HEADRACE_API task<io_result<std::size_t>> direct_read(io_context& context,
+                                                                    const file& from,
+                                                                    std::uint64_t offset,
+                                                                    buffer_sequence destination);
 
 }  // namespace headrace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 #include <sys/socket.h>
 
 #include <cstdint>
@@ -10,7 +12,7 @@
 namespace headrace {
 
 /// An IPv4 or IPv6 address and a port.
-class endpoint {
+class HEADRACE_API endpoint {
  public:
   endpoint() = default;
   endpoint(const sockaddr* address, socklen_t size) noexcept;
@@ -32,7 +34,7 @@ class endpoint {
   /// `127.0.0.1:80`, `[::1]:443`.
   [[nodiscard]] std::string to_string() const;
 
-  friend bool operator==(const endpoint& left, const endpoint& right) noexcept;
+  friend HEADRACE_API bool operator==(const endpoint& left, const endpoint& right) noexcept;
 
  private:
   sockaddr_storage storage_{};

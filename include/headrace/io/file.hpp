@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/io/buffer_sequence.hpp>
@@ -28,7 +29,7 @@ enum class file_access : std::uint8_t {
 
 /// A local file opened for reading. Threads: any; each read runs on the loop that it is given. No
 /// read may be under way when it is destroyed.
-class file {
+class HEADRACE_API file {
  public:
   file() noexcept;
   file(file&& other) noexcept;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 namespace headrace::detail {
 
 /// The descriptors of every loop of the process, so that a forked child can close what it
@@ -8,7 +10,7 @@ namespace headrace::detail {
 ///
 /// Threads: any. Between `lock` and `unlock` or `close_in_child`, around a fork, nobody else gets
 /// in.
-class inherited_descriptors {
+class HEADRACE_API inherited_descriptors {
  public:
   static void add(int number);
   static void forget(int number) noexcept;

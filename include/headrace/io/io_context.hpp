@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/executor.hpp>
 #include <headrace/io/operation.hpp>
 
@@ -23,16 +24,16 @@ class idle_operation;
 enum class io_backend : std::uint8_t { automatic, uring, epoll };
 
 /// `uring`, `epoll`, `auto`.
-[[nodiscard]] std::string_view to_string(io_backend backend) noexcept;
+[[nodiscard]] HEADRACE_API std::string_view to_string(io_backend backend) noexcept;
 
 /// What the environment variable `HEADRACE_IO` says: `uring`, `epoll`, `auto`; automatic where it
 /// is not set. Anything else is `invalid_request`.
-[[nodiscard]] result<io_backend> io_backend_from_environment();
+[[nodiscard]] HEADRACE_API result<io_backend> io_backend_from_environment();
 
 /// The backend that `automatic` means on this machine: io_uring where the kernel gives a ring,
 /// epoll where it is refused (the default seccomp profiles of container runtimes, gVisor,
 /// `kernel.io_uring_disabled`). Logged once a process.
-[[nodiscard]] io_backend resolve_backend(io_backend wanted);
+[[nodiscard]] HEADRACE_API io_backend resolve_backend(io_backend wanted);
 
 namespace detail {
 class io_engine;
@@ -54,7 +55,7 @@ class io_engine;
 ///     io_context loop(options);
 ///     watch(loop.host_descriptor());    // readable, or `next` has come:
 ///     auto next = loop.poll();
-class io_context final : public executor, public timer_service {
+class HEADRACE_API io_context final : public executor, public timer_service {
  public:
   struct options {
     io_backend backend = io_backend::automatic;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/io/endpoint.hpp>
@@ -14,7 +15,7 @@ namespace headrace {
 /// Names to addresses. `resolver` is the system's; another one may say what a name means.
 ///
 /// Threads: the loop's own.
-class name_service {
+class HEADRACE_API name_service {
  public:
   virtual ~name_service() = default;
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/environment.hpp>
 #include <headrace/io/buffer_sequence.hpp>
@@ -27,7 +28,7 @@ enum class operation_kind : std::uint8_t { receive, send, connect, accept, poll,
 /// Cancellation: a stop request, from any thread, posts to the loop, which asks the kernel to
 /// cancel; the completion alone ends the operation, with whatever the kernel says (it may have
 /// succeeded).
-class operation {
+class HEADRACE_API operation {
  public:
   /// What is asked, as far as the kind needs it. What it points to stays valid until the
   /// completion.

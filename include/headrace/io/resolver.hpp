@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/io/endpoint.hpp>
@@ -24,7 +25,7 @@ namespace headrace {
 ///
 ///     resolver names(loop);
 ///     auto addresses = co_await names.resolve("example.com", 443);
-class resolver final : public name_service {
+class HEADRACE_API resolver final : public name_service {
  public:
   struct options {
     std::string servers;  ///< `address[:port]`, by commas; empty: the system's.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/io/buffer_sequence.hpp>
 #include <headrace/io/endpoint.hpp>
@@ -15,7 +16,7 @@ namespace headrace {
 ///
 /// Threads: the loop's own. One receive and one send may be under way at a time; none may be when
 /// the socket is destroyed.
-class socket {
+class HEADRACE_API socket {
  public:
   socket() noexcept;
   socket(socket&& other) noexcept;
@@ -66,7 +67,7 @@ class socket {
 };
 
 /// A listening TCP socket. Threads: the loop's own.
-class acceptor {
+class HEADRACE_API acceptor {
  public:
   /// Listens on `address`; port 0 takes a free one.
   [[nodiscard]] static io_result<acceptor> listen(io_context& context, const endpoint& address);

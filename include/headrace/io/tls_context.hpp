@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/io/tls_options.hpp>
 
@@ -15,7 +16,7 @@ struct tls_terms;
 /// to resume. TLS 1.2 and 1.3. Threads: any.
 ///
 ///     auto made = co_await helpers.run([options] { return tls_context::make(options); });
-class tls_context {
+class HEADRACE_API tls_context {
  public:
   /// Reads the files that `options` name, which may block: not on a loop. Without any, trusts what
   /// OpenSSL does by default and, where that is nothing, the bundle of the distribution.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/io/byte_stream.hpp>
@@ -26,7 +27,7 @@ namespace headrace {
 /// passing; a session is resumed where there is one.
 ///
 ///     auto secured = co_await secure(loop, std::move(transport), terms, "example.com");
-[[nodiscard]] task<result<std::unique_ptr<byte_stream>>> secure(
+[[nodiscard]] HEADRACE_API task<result<std::unique_ptr<byte_stream>>> secure(
     io_context& context, std::unique_ptr<byte_stream> transport, std::shared_ptr<tls_context> terms,
     std::string host, std::chrono::nanoseconds limit = std::chrono::nanoseconds::max());
 

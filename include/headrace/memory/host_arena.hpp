@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/memory/host_block.hpp>
 
@@ -15,7 +16,7 @@ class pool_state;
 }  // namespace detail
 
 /// Is told that memory came back; see `host_arena::notify_on_release`.
-class release_listener {
+class HEADRACE_API release_listener {
  public:
   virtual ~release_listener() = default;
 
@@ -63,7 +64,7 @@ struct memory_usage {
 ///       if (!arena->fits(size)) return wait_for_notice();
 ///     }
 ///     auto block = arena->allocate(size);
-class host_arena {
+class HEADRACE_API host_arena {
  public:
   host_arena(const host_arena&) = delete;
   host_arena& operator=(const host_arena&) = delete;

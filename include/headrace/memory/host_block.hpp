@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -24,7 +26,7 @@ struct extent;
 ///     auto block = arena->allocate(tensor_bytes);
 ///     if (!block) return failure{block.error()};
 ///     receive(block->bytes());
-class host_block {
+class HEADRACE_API host_block {
  public:
   /// No memory: `data()` is null and `size()` is 0, as for an allocation of 0 bytes.
   host_block() noexcept = default;

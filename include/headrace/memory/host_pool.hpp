@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/sizes.hpp>
 #include <headrace/memory/host_arena.hpp>
 
@@ -22,7 +23,7 @@ namespace headrace {
 ///
 ///     host_pool pool;
 ///     auto arena = pool.open(1_GiB, listener);
-class host_pool {
+class HEADRACE_API host_pool {
  public:
   explicit host_pool(std::size_t idle_limit = 512_MiB);
   host_pool(const host_pool&) = delete;

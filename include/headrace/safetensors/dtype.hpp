@@ -1,5 +1,7 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -72,6 +74,6 @@ inline constexpr std::size_t dtype_count = detail::dtypes.size();
 /// there is none.
 ///
 ///     if (auto type = parse_dtype("BF16")) …
-[[nodiscard]] std::optional<dtype> parse_dtype(std::string_view name) noexcept;
+[[nodiscard]] HEADRACE_API std::optional<dtype> parse_dtype(std::string_view name) noexcept;
 
 }  // namespace headrace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/safetensors/tensor_info.hpp>
 
@@ -38,8 +39,8 @@ inline constexpr std::uint64_t header_limit = 100'000'000;
 ///
 ///     auto size = header_size(first, total);
 ///     if (size && *size > first.size()) … read the rest
-[[nodiscard]] result<std::uint64_t> header_size(std::span<const std::byte> first,
-                                                std::uint64_t file_size);
+[[nodiscard]] HEADRACE_API result<std::uint64_t> header_size(std::span<const std::byte> first,
+                                                             std::uint64_t file_size);
 
 /// Reads and checks a header. `bytes` is the start of the file, at least `header_size` bytes of it
 /// (what follows is not looked at); `file_size` is the size of the whole file.
@@ -53,7 +54,7 @@ inline constexpr std::uint64_t header_limit = 100'000'000;
 ///
 ///     auto parsed = parse_header(bytes, total);
 ///     if (!parsed) return failure{parsed.error().with({.uri = uri})};
-[[nodiscard]] result<header> parse_header(std::span<const std::byte> bytes,
-                                          std::uint64_t file_size);
+[[nodiscard]] HEADRACE_API result<header> parse_header(std::span<const std::byte> bytes,
+                                                       std::uint64_t file_size);
 
 }  // namespace headrace

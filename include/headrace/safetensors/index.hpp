@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 namespace headrace {
 
 /// Which file of a sharded checkpoint holds which tensor: `model.safetensors.index.json`.
-struct index {
+struct HEADRACE_API index {
   struct entry {
     std::string tensor;
     std::uint32_t file = 0;  ///< An index into `files`.
@@ -44,6 +45,6 @@ inline constexpr std::size_t index_limit = 100'000'000;
 ///
 ///     auto shards = parse_index(text);
 ///     for (const auto& file : shards->files) …
-[[nodiscard]] result<index> parse_index(std::string_view json);
+[[nodiscard]] HEADRACE_API result<index> parse_index(std::string_view json);
 
 }  // namespace headrace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/base/uri.hpp>
 #include <headrace/coro/task.hpp>
@@ -27,7 +28,7 @@ struct object_entry {
 /// `range_source`'s.
 ///
 /// Threads: any.
-class object_store {
+class HEADRACE_API object_store {
  public:
   virtual ~object_store() = default;
 
@@ -63,7 +64,7 @@ class object_store {
 /// those that are known; `invalid_request` for a location that is none.
 ///
 ///     auto store = open_store("s3://models/minilm", {});
-[[nodiscard]] result<std::shared_ptr<object_store>> open_store(std::string_view location,
-                                                               const storage_options& options);
+[[nodiscard]] HEADRACE_API result<std::shared_ptr<object_store>> open_store(
+    std::string_view location, const storage_options& options);
 
 }  // namespace headrace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/io/buffer_sequence.hpp>
 
 #include <cstddef>
@@ -13,7 +14,7 @@ namespace headrace {
 /// A source asks where the next bytes belong, has them received there, and says how many came.
 /// After a broken connection it goes on from the first byte that is missing: what was committed is
 /// never asked for again. Threads: one source at a time, on one loop.
-class range_sink {
+class HEADRACE_API range_sink {
  public:
   /// Where the next bytes go: at least one byte and at most `most`. The vectors and their memory
   /// stay valid until the next call of this or until the source is done.
@@ -28,7 +29,7 @@ class range_sink {
 };
 
 /// A sink that fills one buffer.
-class buffer_sink final : public range_sink {
+class HEADRACE_API buffer_sink final : public range_sink {
  public:
   explicit buffer_sink(std::span<std::byte> into) noexcept : into_(into) {}
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <headrace/base/byte_range.hpp>
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/storage/range_sink.hpp>
@@ -24,7 +25,7 @@ namespace headrace {
 /// Threads: any loop of the runtime, several at once; each call stays on the loop that it is given.
 /// What is passed by reference outlives the task. Cancellation: the environment's stop token, with
 /// `errc::cancelled`; the sink's memory is free when the task has ended.
-class range_source {
+class HEADRACE_API range_source {
  public:
   virtual ~range_source() = default;
 
@@ -49,9 +50,9 @@ class range_source {
 
 /// Reads a whole object, at most `limit` bytes of it (more: `invalid_request`): configurations,
 /// indexes.
-[[nodiscard]] task<result<std::vector<std::byte>>> read_object(range_source& source,
-                                                               storage_loop& loop,
-                                                               const transfer& terms,
-                                                               std::uint64_t limit);
+[[nodiscard]] HEADRACE_API task<result<std::vector<std::byte>>> read_object(range_source& source,
+                                                                            storage_loop& loop,
+                                                                            const transfer& terms,
+                                                                            std::uint64_t limit);
 
 }  // namespace headrace

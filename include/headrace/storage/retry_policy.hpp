@@ -2,6 +2,7 @@
 
 #include <headrace/base/clock.hpp>
 #include <headrace/base/errc.hpp>
+#include <headrace/base/export.hpp>
 #include <headrace/storage/token_bucket.hpp>
 
 #include <chrono>
@@ -32,11 +33,13 @@ enum class failure_class {
 };
 
 /// What an HTTP status, and the store's own code where it sent one, mean for trying again.
-[[nodiscard]] failure_class classify_answer(int status, std::string_view server_code) noexcept;
+[[nodiscard]] HEADRACE_API failure_class classify_answer(int status,
+                                                         std::string_view server_code) noexcept;
 
 /// The kind of error that an answer other than success stands for. `pinned`: whether the request
 /// named a version, or an earlier answer fixed one; then 404 and 416 mean that the object changed.
-[[nodiscard]] errc kind_of_answer(int status, std::string_view server_code, bool pinned) noexcept;
+[[nodiscard]] HEADRACE_API errc kind_of_answer(int status, std::string_view server_code,
+                                               bool pinned) noexcept;
 
 /// When to try again. The defaults are the ones that headrace documents.
 struct retry_policy {
@@ -74,7 +77,7 @@ struct retry_decision {
 ///     }
 ///
 /// Threads: one at a time.
-class retry_state {
+class HEADRACE_API retry_state {
  public:
   /// `random` outlives the state. `bucket` is the host's, null as long as no host has been asked; a
   /// state that moves to another host (a redirect) says so with `use`.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/result.hpp>
 #include <headrace/storage/aws_credentials.hpp>
 
@@ -71,6 +72,6 @@ struct storage_options {
 /// Whether the options can be used at all: keys that are whole, header names and values that HTTP
 /// allows, no header that headrace itself must set. Errors are `invalid_request` and name the
 /// option, never its value.
-[[nodiscard]] result<void> check(const storage_options& options);
+[[nodiscard]] HEADRACE_API result<void> check(const storage_options& options);
 
 }  // namespace headrace

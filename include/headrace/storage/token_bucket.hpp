@@ -1,6 +1,7 @@
 #pragma once
 
 #include <headrace/base/clock.hpp>
+#include <headrace/base/export.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace headrace {
 ///
 /// Every retry takes tokens and every success returns one. An empty bucket lets one probe through
 /// every `probe_interval`, so that a host that has recovered is noticed. Threads: any.
-class token_bucket {
+class HEADRACE_API token_bucket {
  public:
   static constexpr unsigned capacity = 500;
   static constexpr std::chrono::seconds probe_interval{15};
@@ -46,7 +47,7 @@ class token_bucket {
 };
 
 /// The buckets of a runtime, one for each host, made at first use. Threads: any.
-class token_buckets {
+class HEADRACE_API token_buckets {
  public:
   /// The bucket of `host` (with its port: what the connection pool calls an origin). Never null.
   [[nodiscard]] std::shared_ptr<token_bucket> of(std::string_view host);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/stream/runtime.hpp>
 #include <headrace/stream/tensor.hpp>
@@ -18,7 +19,7 @@ namespace headrace {
 ///
 ///     std::vector<std::byte> bytes(t->bytes().size());
 ///     co_await headrace::copy_to_host(runtime, *t, bytes);
-[[nodiscard]] task<void> copy_to_host(runtime& runtime, const tensor& from,
-                                      std::span<std::byte> to);
+[[nodiscard]] HEADRACE_API task<void> copy_to_host(runtime& runtime, const tensor& from,
+                                                   std::span<std::byte> to);
 
 }  // namespace headrace

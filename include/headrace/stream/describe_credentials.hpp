@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/storage/credential_report.hpp>
 #include <headrace/stream/model.hpp>
@@ -20,7 +21,8 @@ namespace headrace {
 ///
 ///     auto report = co_await headrace::describe_credentials(runtime, "s3://bucket/prefix");
 ///     std::puts(report.source.c_str());  // profile 'prod' in /home/me/.aws/credentials
-[[nodiscard]] task<credential_report> describe_credentials(runtime& runtime, std::string uri,
-                                                           open_options options = {});
+[[nodiscard]] HEADRACE_API task<credential_report> describe_credentials(runtime& runtime,
+                                                                        std::string uri,
+                                                                        open_options options = {});
 
 }  // namespace headrace

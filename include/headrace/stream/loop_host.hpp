@@ -1,6 +1,7 @@
 #pragma once
 
 #include <headrace/base/clock.hpp>
+#include <headrace/base/export.hpp>
 
 #include <optional>
 
@@ -9,7 +10,7 @@ namespace headrace {
 /// The loop of a runtime that has no thread of its own, as its host sees it.
 ///
 /// Threads: the one that made the runtime; `left_behind` any. Not from what `poll` runs.
-class hosted_loop {
+class HEADRACE_API hosted_loop {
  public:
   /// Readable whenever `poll` has something to do. Only to be watched, never read; it may be
   /// watched by way of a duplicate. Open until the host has been detached.
@@ -34,7 +35,7 @@ class hosted_loop {
 };
 
 /// An event loop of somebody else's that drives the loop of a runtime: see `runtime_options::host`.
-class loop_host {
+class HEADRACE_API loop_host {
  public:
   virtual ~loop_host() = default;
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/trace.hpp>
 #include <headrace/coro/async_generator.hpp>
 #include <headrace/coro/task.hpp>
@@ -68,7 +69,7 @@ class model_state;
 
 /// An opened checkpoint: an immutable catalogue of its files and tensors. Cheap to copy: copies
 /// share it. Threads: any. May outlive the runtime; then streams end with `cancelled`.
-class model {
+class HEADRACE_API model {
  public:
   /// The tensors, by file and by their place in it. `tensor_info::file` is an index into `files()`.
   [[nodiscard]] std::span<const tensor_info> tensors() const noexcept;
@@ -119,6 +120,7 @@ class model {
 /// (an unknown scheme), `invalid_request`, `access_denied`, those of the connection.
 ///
 ///     headrace::model model = co_await headrace::open(runtime, "s3://bucket/qwen2-1.5b");
-[[nodiscard]] task<model> open(runtime& runtime, std::string uri, open_options options = {});
+[[nodiscard]] HEADRACE_API task<model> open(runtime& runtime, std::string uri,
+                                            open_options options = {});
 
 }  // namespace headrace

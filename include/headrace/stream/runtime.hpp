@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/base/sizes.hpp>
 #include <headrace/device/copy_engine.hpp>
 #include <headrace/device/staging_pool.hpp>
@@ -41,7 +42,7 @@ struct runtime_options {
 /// what the loop runs), and must not block on what the runtime does (`sync_wait` there would wait
 /// for itself). Models and streams may still be used from any thread. A forked child cannot go on
 /// with it: there, its streams are `cancelled`, and it takes another runtime.
-class runtime {
+class HEADRACE_API runtime {
  public:
   explicit runtime(runtime_options options = {});
   ~runtime();

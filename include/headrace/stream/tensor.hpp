@@ -1,5 +1,6 @@
 #pragma once
 
+#include <headrace/base/export.hpp>
 #include <headrace/device/charged_block.hpp>
 #include <headrace/device/device.hpp>
 #include <headrace/memory/host_block.hpp>
@@ -27,7 +28,7 @@ namespace headrace {
 /// `next()` exposes counts against the stream's memory limit until the following `next()`, or until
 /// it is moved out; from then on it is the user's own. Threads: one at a time; any thread may drop
 /// it.
-class tensor {
+class HEADRACE_API tensor {
  public:
   tensor() noexcept = default;
   tensor(tensor&& other) noexcept;
