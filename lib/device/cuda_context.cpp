@@ -4,13 +4,8 @@
 
 namespace headrace::detail {
 
-result<std::shared_ptr<cuda_context>> cuda_context::retain(std::uint32_t index) {
-  const auto loaded = cuda_driver::load();
-  if (!loaded) return headrace::failure{loaded.error()};
-  const cuda_driver& driver = **loaded;
-  const auto initialised = driver.initialise();
-  if (!initialised) return headrace::failure{initialised.error()};
-
+result<std::shared_ptr<cuda_context>> cuda_context::retain(const cuda_driver& driver,
+                                                           std::uint32_t index) {
   std::shared_ptr<cuda_context> made(new cuda_context(driver, index));
   int count = 0;
   CUresult code = driver.cuDeviceGetCount(&count);
@@ -57,6 +52,24 @@ cuda_context::~cuda_context() {
 
 error cuda_context::failure(CUresult code, const char* what) const {
   return driver_.failure(code, std::string("cannot ") + what + " cuda:" + std::to_string(index_));
+}
+
+result<void> cuda_context::check_order(CUstream stream) const {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY) return {};
+  if (stream == CU_STREAM_PER_THREAD) {
+    return headrace::failure{
+        error(errc::invalid_request,
+              "the per-thread default stream is another one on each thread: "
+              "pass a stream that was created, or none for the default stream")};
+  }
+  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult code = driver_.cuStreamIsCapturing(stream, &capturing);
+  if (code != CUDA_SUCCESS) return headrace::failure{failure(code, "use the stream on")};
+  if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return headrace::failure{error(errc::invalid_request,
+                                   "a graph is being captured from the stream: pass another one")};
+  }
+  return {};
 }
 
 result<device_pool> cuda_context::pool(std::size_t idle_limit) {

@@ -22,8 +22,9 @@ struct device_pool {
 /// The primary context of a device, retained. Threads: any.
 class cuda_context {
  public:
-  /// Blocks while the driver makes the context.
-  [[nodiscard]] static result<std::shared_ptr<cuda_context>> retain(std::uint32_t index);
+  /// The driver must have been initialised. Blocks while it makes the context.
+  [[nodiscard]] static result<std::shared_ptr<cuda_context>> retain(const cuda_driver& driver,
+                                                                    std::uint32_t index);
 
   cuda_context(const cuda_context&) = delete;
   cuda_context& operator=(const cuda_context&) = delete;
@@ -38,6 +39,11 @@ class cuda_context {
 
   /// What `code` means, of this device: "cannot WHAT cuda:0: …".
   [[nodiscard]] error failure(CUresult code, const char* what) const;
+
+  /// Whether work can be put into an order with that of `stream`: `invalid_request` where that
+  /// depends on the thread, or would make the work a part of a graph that is being captured. For
+  /// threads where the context is current.
+  [[nodiscard]] result<void> check_order(CUstream stream) const;
 
   /// The device's own pool, made at the first call, which keeps up to `idle_limit` bytes that
   /// nobody uses; the limit of the last call counts. Blocks.

@@ -381,6 +381,7 @@ void cuda_copy_engine::take_landed() noexcept {
 }
 
 void cuda_copy_engine::watch() noexcept {
+  if (out_.empty()) return;
   const steady_time now = loop_.now();
   {
     const context_scope here(context_);
@@ -438,6 +439,8 @@ result<void> cuda_copy_engine::follow(cuda_stream stream) {
   const auto& driver = context_.driver();
   const context_scope here(context_);
   if (here.state() != CUDA_SUCCESS) return failure{context_.failure(here.state(), following)};
+  auto ordered = context_.check_order(stream);
+  if (!ordered) return ordered;
   // One event does for all: a wait is for what was recorded last when it was queued.
   const std::lock_guard lock(follow_mutex_);
   CUresult code = driver.cuEventRecord(follow_, stream);

@@ -29,19 +29,17 @@ cuda_device::cuda_device(std::shared_ptr<detail::cuda_context> retained) noexcep
 cuda_device::~cuda_device() = default;
 
 result<std::shared_ptr<cuda_device>> cuda_device::open(std::uint32_t index) {
-  // A child must not wait for a mutex that a thread of its parent held.
-  if (detail::cuda_driver::forked()) {
-    const auto driver = detail::cuda_driver::load();
-    if (!driver) return failure{driver.error()};
-    const auto initialised = (*driver)->initialise();
-    if (!initialised) return failure{initialised.error()};
-  }
+  // Before the mutex: a child must not wait for one that a thread of its parent held.
+  const auto driver = detail::cuda_driver::load();
+  if (!driver) return failure{driver.error()};
+  const auto initialised = (*driver)->initialise();
+  if (!initialised) return failure{initialised.error()};
   auto& devices = registry();
   // Held while the driver makes the context: whoever asks meanwhile wants the same.
   const std::lock_guard lock(devices.mutex);
   auto& known = devices.known[index];
   if (auto opened = known.lock()) return opened;
-  auto retained = detail::cuda_context::retain(index);
+  auto retained = detail::cuda_context::retain(**driver, index);
   if (!retained) {
     devices.known.erase(index);
     return failure{retained.error()};
@@ -65,21 +63,10 @@ result<void> cuda_device::check(cuda_stream stream) const {
   const auto& driver = context_->driver();
   const detail::context_scope here(*context_);
   if (here.state() != CUDA_SUCCESS) return failure{context_->failure(here.state(), doing)};
-  if (stream == nullptr || stream == CU_STREAM_LEGACY) return {};
-  if (stream == CU_STREAM_PER_THREAD) {
-    return failure{error(errc::invalid_request,
-                         "the per-thread default stream is another one on each thread: pass a "
-                         "stream that was created, or none for the default stream")};
-  }
-
-  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUresult code = driver.cuStreamIsCapturing(stream, &capturing);
-  if (code == CUDA_SUCCESS && capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return failure{error(errc::invalid_request,
-                         "a graph is being captured from the stream: pass another one")};
-  }
+  auto ordered = context_->check_order(stream);
+  if (!ordered || stream == nullptr || stream == CU_STREAM_LEGACY) return ordered;
   CUcontext owner = nullptr;
-  if (code == CUDA_SUCCESS) code = driver.cuStreamGetCtx(stream, &owner);
+  CUresult code = driver.cuStreamGetCtx(stream, &owner);
   if (code == CUDA_SUCCESS && owner != context_->handle()) {
     return failure{error(errc::invalid_request,
                          "the stream is not one of the primary context of cuda:" +

@@ -84,7 +84,9 @@ result<const cuda_driver*> cuda_driver::load() {
   if (library == nullptr) {
     const char* const said = ::dlerror();
     const std::string_view reason = said != nullptr ? said : "";
-    if (reason.empty() || reason.find("No such file") != std::string_view::npos) {
+    // Not what is said of a library that the driver's own needs.
+    const bool itself = reason.find("libcuda.so.1:") != std::string_view::npos;
+    if (itself && reason.find("No such file") != std::string_view::npos) {
       return headrace::failure{error(errc::unsupported, "no CUDA driver (libcuda.so.1 not found)")};
     }
     return headrace::failure{
@@ -143,7 +145,13 @@ result<void> cuda_driver::initialise() const {
     initialised_in.store(::getpid(), std::memory_order_relaxed);
     code = this->cuInit(0);
   }
-  if (code == CUDA_SUCCESS) return {};
+  static std::atomic<bool> worked{false};
+  if (code == CUDA_SUCCESS) {
+    worked.store(true, std::memory_order_relaxed);
+    return {};
+  }
+  // Where it has never worked a child may try for itself.
+  if (!worked.load(std::memory_order_relaxed)) initialised_in.store(0, std::memory_order_relaxed);
   if (code == CUDA_ERROR_NO_DEVICE) {
     return headrace::failure{
         error(errc::invalid_request,

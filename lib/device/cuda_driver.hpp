@@ -76,12 +76,13 @@ class cuda_driver {
   /// What `code` means. `doing` begins the message: "cannot copy to cuda:0".
   [[nodiscard]] error failure(CUresult code, const std::string& doing) const;
 
-  // NOLINTBEGIN(readability-identifier-naming): CUDA's own names
+  // CUDA's own names.
+  // NOLINTBEGIN(readability-identifier-naming,bugprone-macro-parentheses)
 #define HEADRACE_DECLARE(name) decltype(&::name) name = nullptr;
   HEADRACE_CUDA_FUNCTIONS(HEADRACE_DECLARE)
   HEADRACE_CUDA_POOL_FUNCTIONS(HEADRACE_DECLARE)
 #undef HEADRACE_DECLARE
-  // NOLINTEND(readability-identifier-naming)
+  // NOLINTEND(readability-identifier-naming,bugprone-macro-parentheses)
 
   [[nodiscard]] bool has_pools() const noexcept { return has_pools_; }
 

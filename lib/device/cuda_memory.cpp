@@ -141,8 +141,8 @@ result<allocated_batch> allocate_here(const std::shared_ptr<cuda_device>& device
                      : driver.cuMemAlloc(&address, size);
     if (code != CUDA_SUCCESS) return failure{out_of_memory(context, code, size)};
     owner->add();
-    made.blocks.emplace_back(reinterpret_cast<std::byte*>(address), size, &batch_owner::release,
-                             owner.get());
+    auto* const data = reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+    made.blocks.emplace_back(data, size, &batch_owner::release, owner.get());
   }
   if (made.ordered) {
     const CUresult code = owner->mark();

@@ -223,13 +223,18 @@ TEST_SUITE("unit") {
     test_loop here;
     const auto device = cuda_device::open(0).value();
     const own_stream used;
-    machine.hold();
-    auto batch =
-        here.run(allocate(device->memory(here.helpers, used.handle, 0), cuda(0), {4096})).value();
-    batch.blocks.clear();
-    machine.let_go();
+    const auto memory = device->memory(here.helpers, used.handle, 0);
+    const auto first = here.run(allocate(memory, cuda(0), {4096})).value();
     machine.settle();
-    CHECK(machine.count("device_bytes") == 0);
+    machine.hold(first.stream);
+    auto second = here.run(allocate(memory, cuda(0), {4096})).value();
+    second.blocks.clear();
+    CHECK(machine.count("cuMemFreeAsync") == 1);
+    REQUIRE(driver().cuStreamSynchronize(used.handle) == CUDA_SUCCESS);
+    CHECK(machine.count("device_bytes") == 8192);
+    machine.let_go(first.stream);
+    machine.settle();
+    CHECK(machine.count("device_bytes") == 4096);
   }
 
   TEST_CASE("memory of another device is refused") {

@@ -458,7 +458,7 @@ TEST_SUITE("unit") {
     CHECK(driver().cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS);
   }
 
-  TEST_CASE("following a stream that is none is an invalid request, and harms nothing") {
+  TEST_CASE("following what cannot be followed is an invalid request, and harms nothing") {
     const fake_machine machine("devices=2");
     copying by;
     CUcontext context = nullptr;
@@ -466,10 +466,17 @@ TEST_SUITE("unit") {
     REQUIRE(driver().cuCtxPushCurrent(context) == CUDA_SUCCESS);
     CUstream stream = nullptr;
     REQUIRE(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    const auto refused = [&](CUstream one) {
+      const auto followed = by.engine->follow(one);
+      return !followed && followed.error().kind() == errc::invalid_request;
+    };
+    CHECK_FALSE(refused(stream));
+    machine.capture(stream, true);
+    CHECK(refused(stream));
+    machine.capture(stream, false);
+    CHECK(refused(CU_STREAM_PER_THREAD));
     CHECK(driver().cuStreamDestroy(stream) == CUDA_SUCCESS);
-    const auto followed = by.engine->follow(stream);
-    REQUIRE_FALSE(followed);
-    CHECK(followed.error().kind() == errc::invalid_request);
+    CHECK(refused(stream));
     CHECK(by.here.run(copy(by.engine.get(), {by.whole()})).has_value());
     CHECK(driver().cuCtxPopCurrent(&context) == CUDA_SUCCESS);
     CHECK(driver().cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS);

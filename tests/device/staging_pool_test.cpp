@@ -51,7 +51,7 @@ task<> served_in_turn(test_loop* here, staging_pool* pool, std::vector<asked>* a
   async_scope scope;
   for (asked& one : *all) {
     scope.spawn(here->loop, ask(pool, &one, &served));
-    co_await rounds(1);
+    co_await rounds(2);
   }
   CHECK(served == 0);
   first->reset();
@@ -61,10 +61,10 @@ task<> served_in_turn(test_loop* here, staging_pool* pool, std::vector<asked>* a
   // What was given out may not be overtaken by somebody who asks now.
   asked late;
   scope.spawn(here->loop, ask(pool, &late, &served));
-  co_await rounds(1);
+  co_await rounds(2);
   CHECK(served == 2);
   (*all)[0].got.reset();
-  co_await rounds(1);
+  co_await rounds(2);
   CHECK(served == 3);
   CHECK((*all)[2].got.has_value());
   (*all)[1].got.reset();
@@ -101,10 +101,16 @@ task<> stop_meets_slot(test_loop* here, staging_pool* pool, unsigned times) {
     std::size_t served = 0;
     async_scope scope;
     scope.spawn(here->loop, with_stop(stopped.get_token(), ask(pool, &one, &served)));
-    co_await rounds(1);
-    std::thread stopping([&stopped] { stopped.request_stop(); });
-    only->reset();
-    stopping.join();
+    co_await rounds(2);
+    if (time % 2 == 0) {
+      // The stop has been taken, and the slot comes before the coroutine knows.
+      stopped.request_stop();
+      only->reset();
+    } else {
+      std::thread stopping([&stopped] { stopped.request_stop(); });
+      only->reset();
+      stopping.join();
+    }
     co_await scope.join();
     one.got.reset();
   }

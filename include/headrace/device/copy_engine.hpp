@@ -63,7 +63,8 @@ class HEADRACE_API copy_engine {
   [[nodiscard]] virtual task<result<void>> copy(std::span<const copy_piece> pieces) = 0;
 
   /// Has the copies that are queued from now on run after what is queued on `stream` at this
-  /// moment. Threads: any, while the engine lives.
+  /// moment. `invalid_request` for what is no stream of the device, for the per-thread default
+  /// stream, and while a graph is captured from it. Threads: any, while the engine lives.
   [[nodiscard]] virtual result<void> follow(cuda_stream stream) = 0;
 
   /// Threads: any.
