@@ -173,6 +173,29 @@ TEST_SUITE("unit") {
     CHECK(after.bytes == files);
   }
 
+  TEST_CASE("local files are read past the page cache, whatever they hold") {
+    const temporary_directory place;
+    // Tensors that begin anywhere, of a few bytes and of more than a bounce buffer.
+    auto expected = small_model(2, 700, 4);
+    expected.files.begin()->second.push_back({"odd", dtype::u8, {3'000'001}});
+    expected.files.begin()->second.push_back({"last", dtype::f32, {1'000'003}});
+    place.write(expected);
+    place.write("config.json", "{}");
+    runtime engine;
+    const model opened = test::run(open(engine, place.path(), {.direct_io = true}));
+    for (const std::size_t limit : {16_MiB, 1_GiB}) {
+      const auto all = test::stream_all(opened, expected, {.memory_limit = limit});
+      CHECK(all.right);
+      CHECK(all.names.size() == expected.tensors());
+    }
+    CHECK(test::run(opened.read_file("config.json")).size() == 2);
+    const model again = test::run(open(engine, place.path(), {.direct_io = true}));
+    place.write(expected, {.version = 1});
+    const auto changed = failure_of([&] { static_cast<void>(test::stream_all(again, expected)); });
+    REQUIRE(changed);
+    CHECK(changed->kind() == errc::object_changed);
+  }
+
   TEST_CASE("a place that is not there is not found") {
     const temporary_directory place;
     CHECK(refused(place.path_of("nowhere")).kind() == errc::not_found);
