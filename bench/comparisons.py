@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -517,6 +518,74 @@ def shards(run: Contestants) -> Section:
     )
 
 
+# ---- Boost.Asio, and the pieces alone ------------------------------------------------------------
+
+
+def asio(run: Contestants) -> Section:
+    options = ONE_LOOP[2:]
+    contestants = {
+        f"{how}, {io}": lambda how=how, io=io: run.asio_stream(how, MODEL, options, io)
+        for io in ("uring", "epoll")
+        for how in ("hosted", "own", "plain")
+    }
+    rounds = alternate("asio", run.rounds, contestants, lambda: run.condition(MODEL))
+    return make_section(
+        "asio",
+        "Inside an io_context of Boost.Asio",
+        """Each tensor is taken by a coroutine of Asio's and dropped on arrival. `hosted`: headrace's
+        loop runs inside the same io_context, on one thread; `own`: it has a thread of its own;
+        `plain`: that, and headrace's own next() instead of Asio. 8 connections, 256 MiB.""",
+        [f"bench/asio_stream hosted|own|plain {' '.join(options)} {SERVER}/{MODEL}"],
+        rounds,
+        USUAL,
+        [
+            compare(rounds, RATE, f"hosted, {io}", f"own, {io}", f"hosted of own, {io}", 0.9)
+            for io in ("uring", "epoll")
+        ],
+    )
+
+
+def micro(run: Contestants) -> Section:
+    rounds = []
+    for count in range(1, run.rounds + 1):
+        rounds.append(run.micro())
+        say(f"  micro {count}/{run.rounds}")
+    names = [name for name in rounds[0] if all(name in each for each in rounds)]
+    medians = {name: statistics.median(each[name] for each in rounds) for name in names}
+    extra = {
+        name: statistics.median(each[name] - each["next"] for each in rounds)
+        for name in names
+        if name.startswith("async_next")
+    }
+    if not extra:
+        raise RunError("micro measured no completion token")
+    return Section(
+        name="micro",
+        title="The pieces alone",
+        explanation="""What a piece costs, by google-benchmark: a task that is called and resumes its
+awaiter; a value through a channel of one; a byte to a socket of the same loop and back (two sends,
+two receives); the header of a file with 338 tensors; a value that is ready, by next() and by
+async_next with two completion tokens.""",
+        commands=["bench/micro"],
+        medians=Table(
+            ["median", "ns"], [[name, f"{value:,.0f}"] for name, value in medians.items()]
+        ),
+        verdicts=[
+            judge(value, f"{name} over next()", "{:,.0f} ns", 2000, "≤")
+            for name, value in extra.items()
+        ],
+        rounds=Table(
+            ["round", "", "ns"],
+            [
+                [str(count), name, f"{each[name]:,.0f}"]
+                for count, each in enumerate(rounds, 1)
+                for name in names
+            ],
+            words=2,
+        ),
+    )
+
+
 # ---- The ceiling itself --------------------------------------------------------------------------
 
 
@@ -589,5 +658,7 @@ COMPARISONS = {
     "first-tensor": Comparison(first_tensor, ["headrace"], "≤ 10 ms over loopback and locally"),
     "tiny": Comparison(tiny, ["headrace"], "≥ 400,000 tensors a second"),
     "shards": Comparison(shards, ["headrace"], "≥ 2 GB/s"),
+    "asio": Comparison(asio, ["asio_stream"], "hosted ≥ 0.90 of a loop with its own thread"),
+    "micro": Comparison(micro, ["micro"], "async_next ≤ 2 µs over next()"),
     "ceiling": Comparison(ceiling, [], "no variant of it over 1.10 of it"),
 }

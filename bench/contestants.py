@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import make_checkpoint
-from measure import RunError, Sample, run, run_quietly, say
+from measure import RunError, Sample, number, run, run_for_json, run_quietly, say
 from nginx import Nginx
 from resetting_server import ResettingServer
 
@@ -37,6 +37,8 @@ class Contestants:
         self.programs = {
             "headrace": headrace,
             "keep": build / "bench/keep",
+            "asio_stream": build / "bench/asio_stream",
+            "micro": build / "bench/micro",
             "ceiling": build / "bench/ceiling",
             "condition": build / "bench/condition",
             "tls_ceiling": build / "bench/tls_ceiling",
@@ -119,6 +121,26 @@ class Contestants:
         [sample] = run([str(self.programs["keep"]), self._uri(name, folder), *options])
         self._check_tensors(name, sample)
         return sample
+
+    def asio_stream(self, how: str, name: str, options: list[str], io: str) -> Sample:
+        """A consumer on Boost.Asio; `how`: where the loop runs, or `plain` for one without Asio."""
+        command = [str(self.programs["asio_stream"]), how, *options, self._uri(name, None)]
+        [sample] = run(command, HEADRACE_IO=io)
+        self._check_tensors(name, sample)
+        return sample
+
+    def micro(self) -> dict[str, float]:
+        """Nanoseconds, by the name of the benchmark."""
+        found = run_for_json([str(self.programs["micro"]), "--benchmark_format=json"])
+        times = {}
+        for each in found.get("benchmarks", []):
+            if each.get("error_occurred"):
+                say(f"  {each['name']}: {each.get('error_message', 'failed')}")
+                continue
+            if each.get("time_unit") != "ns":
+                raise RunError(f"expected nanoseconds: {each}")
+            times[each["name"]] = number(each, "real_time")
+        return times
 
     def ceiling(self, name: str, *options: str) -> Sample:
         [sample] = run([str(self.programs["ceiling"]), *options, *self._urls(name)])

@@ -162,6 +162,32 @@ def run_quietly(command: list[str]) -> None:
         raise RunError(f"{pathlib.Path(command[0]).name}: {message}")
 
 
+def run_for_json(command: list[str]) -> dict:
+    """One process that measures itself and prints what it found."""
+    name = pathlib.Path(command[0]).name
+    try:
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_LIMIT_SECONDS,
+            env=clean_environment(),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunError(f"cannot run {command[0]}: {error}") from error
+    if result.returncode != 0:
+        raise RunError(f"{name}: {result.stderr.strip() or f'status {result.returncode}'}")
+    try:
+        found = json.loads(result.stdout)
+    except ValueError as error:
+        raise RunError(f"{name} wrote no usable results: {error}") from error
+    if not isinstance(found, dict):
+        raise RunError(f"{name}: the results are not an object")
+    return found
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
