@@ -41,6 +41,13 @@ class io_engine {
   /// Ends a `wait`. Threads: any.
   virtual void wake() noexcept = 0;
 
+  /// From now on a host polls: gives the descriptor that is readable whenever `wait` with a time in
+  /// the past would deliver something, or `wake` was called. Once, before anything is started.
+  [[nodiscard]] virtual int serve_host() = 0;
+
+  /// Makes that descriptor unreadable until something new happens: before a host's turn.
+  virtual void acknowledge_host() noexcept {}
+
   /// Closes. No operation may be under way on it.
   virtual void release(std::unique_ptr<descriptor> closed) noexcept = 0;
 

@@ -134,6 +134,10 @@ class epoll_engine final : public io_engine {
 
   void wake() noexcept override { wake_event_.signal(); }
 
+  // An epoll instance is readable while it has events to give, the wake-up's among them: that one
+  // counts as a delivery, after which the host comes again.
+  [[nodiscard]] int serve_host() override { return epoll_; }
+
   void release(std::unique_ptr<descriptor> closed) noexcept override {
     HEADRACE_ASSERT(closed->reading == nullptr && closed->writing == nullptr);
     // Closing alone does not end the watch where a forked child still holds the same file: its

@@ -80,26 +80,62 @@ io_context::~io_context() {
 }
 
 void io_context::run() {
-  HEADRACE_ASSERT(on_this_thread());
-  while (!stopping_) {
-    const bool more = run_posted();
-    timers_.run_due(now());
-    if (stopping_) break;
-    const bool posted = more || !local_.empty();
-    const bool spare = !idle_.empty();
-    const bool delivered =
-        engine_->wait(posted || spare ? std::optional(steady_time::min()) : timers_.next());
-    // Work for idle times goes first only where it has waited long enough.
-    if (spare && ((!posted && !delivered && local_.empty()) || now() - idle_since_ > idle_patience))
-      run_idle();
-  }
+  HEADRACE_ASSERT(on_this_thread() && !turning_);
+  turning_ = true;
+  while (!stopping_) turn(true);
+  turning_ = false;
   stopping_ = false;
+}
+
+/// One round of everything; whether anything was done, so that there may be more to do at once.
+bool io_context::turn(bool may_wait) {
+  // Before the posted work is looked at: what is posted from here on is signalled again.
+  if (hosted_) engine_->acknowledge_host();
+  const bool more = run_posted();
+  timers_.run_due(now());
+  if (stopping_ && may_wait) return true;  // `stop` is about `run` alone
+  const bool posted = more || !local_.empty();
+  const bool spare = !idle_.empty();
+  const bool delivered = engine_->wait(
+      posted || spare || !may_wait ? std::optional(steady_time::min()) : timers_.next());
+  // Work for idle times goes first only where it has waited long enough.
+  if (spare && ((!posted && !delivered && local_.empty()) || now() - idle_since_ > idle_patience))
+    run_idle();
+  return posted || spare || delivered || !local_.empty();
+}
+
+int io_context::host_descriptor() {
+  HEADRACE_ASSERT(on_this_thread());
+  if (!hosted_) {
+    host_descriptor_ = engine_->serve_host();
+    hosted_ = true;
+    // What was posted before has woken nobody.
+    if (!local_.empty() || timers_.next()) signal_host();
+  }
+  return host_descriptor_;
+}
+
+std::optional<steady_time> io_context::poll() {
+  HEADRACE_ASSERT(hosted_ && on_this_thread() && !turning_);
+  turning_ = true;
+  host_woken_ = false;
+  // What a turn has resumed may have started something: only a turn in which nothing happened has
+  // submitted everything and seen that no completion is left.
+  const bool again = turn(false) || !idle_.empty();
+  turning_ = false;
+  return again ? std::optional(steady_time::min()) : timers_.next();
+}
+
+void io_context::signal_host() noexcept {
+  host_woken_ = true;
+  engine_->wake();
 }
 
 void io_context::post_when_idle(work_item& item) {
   HEADRACE_ASSERT(on_this_thread());
   if (idle_.empty()) idle_since_ = now();
   idle_.push(item);
+  wake_host();
 }
 
 void io_context::run_idle() noexcept {
@@ -144,6 +180,7 @@ void io_context::stop() noexcept {
 void io_context::post(work_item& item) noexcept {
   if (on_this_thread()) {
     local_.push(item);
+    wake_host();
     return;
   }
   // Relaxed: the push below releases it together with the item.

@@ -16,6 +16,7 @@ bool operation::start(environment given, std::coroutine_handle<> coroutine) {
   }
   result_ = context_.engine().start(*this);
   if (result_ < 0) return false;
+  context_.wake_host();
   // Completions come from wait() alone, so the operation cannot be over yet. A stop that comes
   // while this registers posts to the loop, which is busy here.
   if (environment_.stop.stop_possible()) stop_callback_.emplace(environment_.stop, on_stop{this});

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,7 @@ class uring_engine final : public io_engine {
   }
 
   bool wait(std::optional<steady_time> until) override {
+    if (hosted_) return wait_hosted(until);
     if (!wake_armed_) arm_wake();
     if (!aside_.empty()) until = steady_time::min();
     io_uring_cqe* first = nullptr;
@@ -91,6 +93,21 @@ class uring_engine final : public io_engine {
 
   void wake() noexcept override { wake_event_.signal(); }
 
+  // Polling the ring's own descriptor would never wake: with DEFER_TASKRUN completions are made
+  // when they are asked for. A registered eventfd is signalled as soon as there is something to
+  // make them from. It is the one that `wake` signals, so no operation of the ring waits for that.
+  [[nodiscard]] int serve_host() override {
+    HEADRACE_ASSERT(!wake_armed_);
+    const int registered = io_uring_register_eventfd(&ring_, wake_event_.number());
+    if (registered < 0)
+      throw system_failure({-registered, std::system_category()},
+                           "cannot have an eventfd signalled by a ring");
+    hosted_ = true;
+    return wake_event_.number();
+  }
+
+  void acknowledge_host() noexcept override { drain_wake(); }
+
   void release(std::unique_ptr<descriptor> closed) noexcept override {
     inherited_descriptors::close(closed->number);
   }
@@ -98,6 +115,27 @@ class uring_engine final : public io_engine {
   [[nodiscard]] int socket_flags() const noexcept override { return 0; }
 
  private:
+  void drain_wake() const noexcept {
+    std::uint64_t signals = 0;
+    [[maybe_unused]] const auto drained = ::read(wake_event_.number(), &signals, sizeof signals);
+  }
+
+  /// For a host's turn, and for `run`, which a hosted loop does only to end: the wait is on the
+  /// eventfd, since a poll of it in the ring would signal itself.
+  bool wait_hosted(std::optional<steady_time> until) {
+    io_uring_submit_and_get_events(&ring_);
+    if (deliver()) return true;
+    int limit = -1;
+    if (until) {
+      const auto now = std::chrono::steady_clock::now();
+      if (*until <= now) return false;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - now);
+      limit = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, INT_MAX));
+    }
+    pollfd watched{.fd = wake_event_.number(), .events = POLLIN, .revents = 0};
+    return ::poll(&watched, 1, limit) > 0;
+  }
+
   [[nodiscard]] io_uring_sqe* next_entry() {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     while (entry == nullptr) {
@@ -186,8 +224,7 @@ class uring_engine final : public io_engine {
 
   void deliver_one(const completion& done) {
     if (done.data == this) {
-      std::uint64_t signals = 0;
-      [[maybe_unused]] const auto drained = ::read(wake_event_.number(), &signals, sizeof signals);
+      drain_wake();
       wake_armed_ = false;
     } else if (done.data != nullptr) {
       static_cast<operation*>(done.data)->complete(done.result);
@@ -219,6 +256,7 @@ class uring_engine final : public io_engine {
   io_uring ring_{};
   bool opened_ = false;
   bool wake_armed_ = false;
+  bool hosted_ = false;
   event_descriptor wake_event_;
   std::vector<completion> aside_;  ///< taken from the ring to make room, still to be delivered
 };

@@ -148,12 +148,16 @@ async_generator<tensor> fetch::stream(std::shared_ptr<const detail::model_state>
 task<void> fetch::close(std::shared_ptr<slot> stream) {
   if (stream->running == nullptr) co_return;
   stream->running->abandon();
+  const environment given = co_await current_environment();
+  stream->running->runtime_->check_waiter(given.executor);
   co_await stream->running->finished();
   stream->running->free_memory();
   stream->running.reset();
 }
 
 async_generator<tensor> fetch::deliver(std::shared_ptr<slot> stream) {
+  const environment given = co_await current_environment();
+  stream->model->runtime->check_waiter(given.executor);
   const std::size_t chunk = stream->model->options.chunk_size;
   if (stream->options.memory_limit < chunk) {
     throw error(errc::invalid_request, "a memory limit of " +

@@ -37,13 +37,15 @@ task<void> host(task<T> work, hosting<T>* guest) {
 
 /// Runs what `make(loop)` gives on a loop of the runtime and comes back to the awaiter's executor
 /// with its outcome. Unlike `on`, it is something that `runtime_state::stop` knows of: it stops it
-/// and waits for it. Throws `cancelled` after `stop`.
+/// and waits for it. Throws `cancelled` after `stop`, `invalid_request` where the awaiter blocks
+/// the thread that would have to drive the loop.
 ///
 ///     auto opened = co_await hosted<model>(runtime, [uri](loop_services& loop) { return
 ///     open_here(uri, &loop); });
 template <class T, class Make>
 [[nodiscard]] task<T> hosted(std::shared_ptr<runtime_state> runtime, Make make) {
   const environment given = co_await current_environment();
+  runtime->check_waiter(given.executor);
   runtime->start();
   hosting<T> guest;
   const std::stop_callback inherited(given.stop, request_stop{&guest.stop});

@@ -10,13 +10,21 @@
 #include <condition_variable>
 #include <future>
 #include <string>
+#include <utility>
 
 namespace headrace {
 namespace detail {
 namespace {
 
-unsigned choose_threads(unsigned wanted) {
+unsigned choose_threads(unsigned wanted, bool hosted) {
   constexpr unsigned most = 8;
+  if (hosted) {
+    if (wanted > 1)
+      throw error(errc::invalid_request,
+                  "a runtime with a host has one loop, on the host's thread, not " +
+                      std::to_string(wanted) + ": leave out the threads, or the host");
+    return 1;
+  }
   if (wanted > 0) return wanted;
   return std::clamp(std::thread::hardware_concurrency() / 2, 1u, most);
 }
@@ -30,15 +38,88 @@ io_backend choose_backend(io_backend wanted) {
 
 }  // namespace
 
+/// A loop on its host's thread.
+class runtime_state::guest final : public hosted_loop {
+ public:
+  guest(runtime_state& owner, std::shared_ptr<loop_host> host)
+      : services({.backend = owner.backend_, .helpers = &*owner.parts_->helpers},
+                 owner.parts_->buckets, *owner.random_),
+        owner_(owner),
+        host_(std::move(host)),
+        descriptor_(services.context().host_descriptor()) {}
+
+  [[nodiscard]] int descriptor() const noexcept override { return descriptor_; }
+
+  std::optional<steady_time> poll() override {
+    if (left_behind()) return std::nullopt;
+    if (!services.context().on_this_thread()) {
+      throw error(errc::invalid_request,
+                  "a hosted loop was driven by another thread than the one that made its runtime: "
+                  "run the host on that thread alone, or use a runtime without a host, which has "
+                  "threads of its own");
+    }
+    HEADRACE_ASSERT(!turning_);
+    const std::lock_guard turn(owner_.turns_);
+    turning_ = true;
+    const auto next = services.context().poll();
+    turning_ = false;
+    return next;
+  }
+
+  [[nodiscard]] bool left_behind() const noexcept override {
+    return left_.load(std::memory_order_relaxed);
+  }
+
+  void end() noexcept override { owner_.stop(); }
+
+  /// Whether the caller is something that the loop runs.
+  [[nodiscard]] bool turning() const noexcept { return turning_; }
+
+  void attach() { host_->attach(*this); }
+  void detach() noexcept {
+    if (const auto host = std::exchange(host_, nullptr)) host->detach();
+  }
+
+  /// In a forked child, where nobody drives this any more.
+  void leave() noexcept { left_.store(true, std::memory_order_relaxed); }
+
+  loop_services services;
+
+ private:
+  runtime_state& owner_;
+  std::shared_ptr<loop_host> host_;
+  const int descriptor_;
+  bool turning_ = false;
+  std::atomic<bool> left_{false};  // relaxed: changes where there is but one thread
+};
+
 runtime_state::runtime_state(runtime_options options)
-    : threads_(choose_threads(options.threads)),
+    : hosted_(options.host != nullptr),
+      threads_(choose_threads(options.threads, hosted_)),
       backend_(choose_backend(options.backend)),
       idle_memory_(options.idle_memory),
-      parts_(std::make_unique<parts>(options.idle_memory)) {}
+      parts_(std::make_unique<parts>(options.idle_memory)) {
+  if (hosted_) start_hosted(std::move(options.host));
+}
 
 runtime_state::~runtime_state() {
   stop();
   forget_at_fork(*this);
+}
+
+void runtime_state::start_hosted(std::shared_ptr<loop_host> host) {
+  guest_ = std::make_unique<guest>(*this, std::move(host));
+  loops_.push_back(std::make_unique<running_loop>());
+  loops_.back()->services = &guest_->services;
+  prepare_for_fork(*this);
+  prepared_.store(true, std::memory_order_release);
+  try {
+    guest_->attach();
+  } catch (...) {
+    forget_at_fork(*this);
+    throw;
+  }
+  started_ = true;
 }
 
 runtime_state::parts::parts(std::size_t idle_memory)
@@ -51,7 +132,7 @@ void runtime_state::start() {
     prepared_.store(true, std::memory_order_release);
   }
   const std::lock_guard lock(mutex_);
-  if (stopped_) throw error(errc::cancelled, "the runtime has been destroyed");
+  throw_if_stopped();
   if (started_) return;
   try {
     for (unsigned number = 0; number < threads_; ++number) {
@@ -68,6 +149,28 @@ void runtime_state::start() {
     throw;
   }
   started_ = true;
+}
+
+void runtime_state::throw_if_stopped() const {
+  if (!stopped_) return;
+  if (generation() > 0 && hosted_) {
+    throw error(errc::cancelled,
+                "this process was forked, and a runtime with a host stays with its parent: make "
+                "another runtime here");
+  }
+  throw error(errc::cancelled, "the runtime has been destroyed");
+}
+
+void runtime_state::check_waiter(const executor* waiting) const {
+  if (!hosted_ || std::this_thread::get_id() != host_thread_) return;
+  if (dynamic_cast<const blocking_executor*>(waiting) == nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return;  // nothing runs any more that could be waited for
+  }
+  throw error(errc::invalid_request,
+              "sync_wait blocks the thread that drives the runtime's loop, and would wait for "
+              "itself: await on the host's own loop, or use a runtime without a host");
 }
 
 void runtime_state::start_loop(running_loop& started) {
@@ -97,17 +200,47 @@ void runtime_state::stop() noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(stopped_, true) || !started_) return;
   }
+  if (guest_ != nullptr) {
+    end_hosted();
+    return;
+  }
   for (const auto& loop : loops_) HEADRACE_ASSERT(!loop->services->context().on_this_thread());
   parts_->streams.request_stop();
-  try {
-    sync_wait(parts_->streams.join());
-  } catch (...) {  // NOLINT(bugprone-empty-catch): streams keep their errors for their consumers
-  }
+  sync_wait(end_of_streams());
   for (const auto& loop : loops_) {
     loop->services->context().stop();
     loop->thread.join();
   }
   // Here, not with the state: models and tensors may keep that for long.
+  parts_->helpers.reset();
+}
+
+task<void> runtime_state::end_of_streams() {
+  try {
+    co_await parts_->streams.join();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): streams keep their errors for their consumers
+  }
+}
+
+task<void> runtime_state::end_loop(io_context* loop) {
+  co_await end_of_streams();
+  loop->stop();
+}
+
+/// The loop is driven from here to its end: its host may be gone, or waits for this.
+void runtime_state::end_hosted() noexcept {
+  io_context& loop = guest_->services.context();
+  HEADRACE_ASSERT(loop.on_this_thread() && !guest_->turning());
+  guest_->detach();
+  parts_->streams.request_stop();
+  {
+    const std::lock_guard turn(turns_);
+    async_scope ending;
+    ending.spawn(loop, end_loop(&loop));
+    loop.run();
+  }
+  loops_.clear();
+  guest_.reset();
   parts_->helpers.reset();
 }
 
@@ -140,13 +273,22 @@ void runtime_state::rest() {
   {
     const std::lock_guard lock(mutex_);
     if (!started_ || stopped_) return;
-    parking_ = std::make_unique<parking_place>();
-    for (const auto& loop : loops_) {
-      // A loop that forks itself, from a callback, stands still anyway.
-      if (loop->services->context().on_this_thread()) continue;
-      parking_->cars.push_back(std::make_unique<parking_place::car>(*parking_));
-      loop->services->context().post(*parking_->cars.back());
+    if (!hosted_) {
+      parking_ = std::make_unique<parking_place>();
+      for (const auto& loop : loops_) {
+        // A loop that forks itself, from a callback, stands still anyway.
+        if (loop->services->context().on_this_thread()) continue;
+        parking_->cars.push_back(std::make_unique<parking_place::car>(*parking_));
+        loop->services->context().post(*parking_->cars.back());
+      }
     }
+  }
+  if (hosted_) {
+    // Its host may not come for long: so it is kept from taking a turn instead of being sent one.
+    if (std::this_thread::get_id() == host_thread_) return;
+    turns_.lock();
+    resting_ = true;
+    return;
   }
   std::unique_lock lock(parking_->mutex);
   while (parking_->parked < parking_->cars.size()) parking_->changed.wait(lock);
@@ -167,6 +309,7 @@ void runtime_state::unpark() noexcept {
     }
     parking_.reset();
   }
+  if (std::exchange(resting_, false)) turns_.unlock();
   held_ = false;
   mutex_.unlock();
 }
@@ -181,7 +324,14 @@ void runtime_state::become_child() noexcept {
     static_cast<void>(parts_.release());
     parts_ = std::make_unique<parts>(idle_memory_);
     started_ = false;
+    if (hosted_) {
+      // Its host is the parent's: nobody would drive another loop.
+      guest_->leave();
+      static_cast<void>(guest_.release());
+      stopped_ = true;
+    }
   }
+  if (std::exchange(resting_, false)) turns_.unlock();
   held_ = false;
   mutex_.unlock();
 }

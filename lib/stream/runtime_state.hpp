@@ -53,8 +53,13 @@ class runtime_state {
   /// backend cannot be had. Threads: any.
   void start();
 
-  /// Stops everything, waits, joins. Not on a loop. A second call does nothing.
+  /// Stops everything, waits, joins. Not from what a loop runs; on the host's thread where there
+  /// is one. A second call does nothing.
   void stop() noexcept;
+
+  /// Throws `invalid_request` where `waiting`, an awaiter's executor, blocks the very thread that
+  /// has to drive the loop.
+  void check_waiter(const executor* waiting) const;
 
   [[nodiscard]] unsigned threads() const noexcept { return threads_; }
   [[nodiscard]] io_backend backend() const noexcept { return backend_; }
@@ -65,7 +70,7 @@ class runtime_state {
   void spawn(Make make) {
     // Held over the posting: `stop` may otherwise end the loop in between.
     const std::lock_guard lock(mutex_);
-    if (stopped_) throw error(errc::cancelled, "the runtime has been destroyed");
+    throw_if_stopped();
     auto& chosen = next_loop();
     parts_->streams.spawn(chosen.context(), make(chosen));
   }
@@ -108,25 +113,37 @@ class runtime_state {
     std::thread thread;
     loop_services* services = nullptr;  ///< On the thread's stack.
   };
+  class guest;
 
   void start_loop(running_loop& started);
+  void start_hosted(std::shared_ptr<loop_host> host);
+  void end_hosted() noexcept;
+  [[nodiscard]] task<void> end_of_streams();
+  [[nodiscard]] task<void> end_loop(io_context* loop);
+  void throw_if_stopped() const;
   /// The loops in turn, for work that needs one.
   [[nodiscard]] loop_services& next_loop() noexcept {
     return loop(turn_.fetch_add(1, std::memory_order_relaxed));
   }
 
+  const bool hosted_;  ///< The one loop is a host's.
+  const std::thread::id host_thread_ = std::this_thread::get_id();
   const unsigned threads_;
   const io_backend backend_;
   const std::size_t idle_memory_;
   const std::unique_ptr<random_source> random_ = make_random_source();
   std::unique_ptr<parts> parts_;
+  std::unique_ptr<guest> guest_;  ///< The loop that a host drives; then the only one.
 
   struct parking_place;
   std::unique_ptr<parking_place> parking_;
   std::atomic<std::uint64_t> generation_{0};  // relaxed: changes where there is but one thread
 
+  std::mutex turns_;      ///< Held while a hosted loop runs something, and around a fork.
+  bool resting_ = false;  ///< By the fork that is going on, whose thread alone looks at this.
+
   std::atomic<bool> prepared_{false};  ///< For forks; never unset.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   bool started_ = false;
   bool stopped_ = false;
   bool held_ = false;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -46,6 +47,13 @@ class io_engine;
 ///     async_scope scope;
 ///     scope.spawn(loop, serve(loop));
 ///     loop.run();                       // until stop()
+///
+/// A loop that is *hosted* has no thread of its own: the event loop of somebody else, on whose
+/// thread it was created, watches `host_descriptor()` and calls `poll()`.
+///
+///     io_context loop(options);
+///     watch(loop.host_descriptor());    // readable, or `next` has come:
+///     auto next = loop.poll();
 class HEADRACE_API io_context final : public executor, public timer_service {
  public:
   struct options {
@@ -59,8 +67,23 @@ class HEADRACE_API io_context final : public executor, public timer_service {
   io_context(const io_context&) = delete;
   io_context& operator=(const io_context&) = delete;
 
-  /// Runs until `stop` is called. Waits nowhere but in the kernel's ring or in epoll.
+  /// Runs until `stop` is called. Waits nowhere but in the kernel's ring or in epoll. A hosted loop
+  /// may be run, too, while its host stands still: to finish what is left.
   void run();
+
+  /// Makes the loop a hosted one and gives the descriptor that its host has to watch: readable
+  /// whenever `poll` has something to do. It stays the loop's, is only watched for reading, never
+  /// read, and may be watched by way of a duplicate. Before anything is started on the loop; later
+  /// calls give the same. Throws where the kernel refuses. Threads: the loop's own.
+  [[nodiscard]] int host_descriptor();
+
+  /// Runs what there is to run, without waiting: posted work, timers that are due, completions, and
+  /// a piece of the work for idle times. Gives when to call it again though the descriptor is not
+  /// readable: at once (a time in the past), at a time, or never (empty).
+  ///
+  /// What is started or posted between two calls makes the descriptor readable; so does a timer
+  /// that is started then. Hosted loops alone, on their thread, not from what it runs.
+  std::optional<steady_time> poll();
 
   /// Makes `run` return soon; one that begins later returns at once. Threads: any.
   void stop() noexcept;
@@ -76,6 +99,7 @@ class HEADRACE_API io_context final : public executor, public timer_service {
   void start_timer(timer_item& item, steady_time deadline) override {
     HEADRACE_ASSERT(on_this_thread());
     timers_.start(item, deadline);
+    wake_host();
   }
   void cancel_timer(timer_item& item) noexcept override {
     HEADRACE_ASSERT(!item.pending() || on_this_thread());
@@ -97,9 +121,16 @@ class HEADRACE_API io_context final : public executor, public timer_service {
   /// The backend behind this loop; for the io room alone.
   [[nodiscard]] detail::io_engine& engine() noexcept { return *engine_; }
 
+  /// Something was started: a host that is not inside `poll` has to call it. For the io room alone.
+  void wake_host() noexcept {
+    if (hosted_ && !turning_ && !host_woken_) signal_host();
+  }
+
  private:
+  bool turn(bool may_wait);
   bool run_posted();
   void run_idle() noexcept;
+  void signal_host() noexcept;
 
   static constexpr std::chrono::milliseconds idle_patience{20};
 
@@ -114,6 +145,10 @@ class HEADRACE_API io_context final : public executor, public timer_service {
   work_queue idle_;                          ///< for when there is nothing else to do
   steady_time idle_since_{};                 ///< when the first of them came, or the last one ran
   bool stopping_ = false;
+  bool hosted_ = false;
+  int host_descriptor_ = -1;
+  bool turning_ = false;     ///< inside `poll` or `run`
+  bool host_woken_ = false;  ///< the descriptor is readable for what was started since `poll`
   struct stop_item;
   std::unique_ptr<stop_item> stop_;
 };
