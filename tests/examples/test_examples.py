@@ -112,6 +112,10 @@ def test_the_code_of_the_guide_compiles():
     compile_pieces("", GUIDE_HEADERS)
 
 
+def test_the_code_of_the_guide_about_asio_compiles():
+    compile_pieces("asio", [*GUIDE_HEADERS, "headrace/asio.hpp", "boost/asio/awaitable.hpp", "boost/asio/use_awaitable.hpp"])
+
+
 def test_the_code_of_the_guide_about_torch_compiles():
     pc_file = build_folder() / "meson-private/headrace-torch.pc"
     if not pc_file.exists():
