@@ -170,6 +170,17 @@ def test_a_program_with_torch_builds_by_pkg_config_alone(installed, checkpoint, 
     assert run(program, checkpoint) == "w 3\n"
 
 
+def test_a_cmake_project_finds_torch_with_headrace(installed, checkpoint, tmp_path):
+    torch = torch_folder(installed)
+    if torch is None or not shutil.which("cmake"):
+        pytest.skip("built without torch, or no cmake")
+    environment = installed.environment(installed.compiler)
+    options = [f"-DKIND={installed.kinds[0]}", "-DTORCH=ON", f"-DTorch_DIR={torch}/share/cmake/Torch"]
+    run("cmake", "-S", CONSUMER, "-B", tmp_path, *options, env=environment)
+    run("cmake", "--build", tmp_path, env=environment)
+    assert run(tmp_path / "with_torch", checkpoint) == "w 3\n"
+
+
 def test_each_header_compiles_alone_and_without_warnings(installed):
     assert (torch_folder(installed) is not None) == (installed.include / "headrace/torch").exists()
     # Those for torch take a quarter of a minute each, and come first in their tests, with the same warnings.

@@ -362,6 +362,7 @@ class [[nodiscard]] awaitable_asio final {
 }  // namespace detail
 }  // namespace headrace
 
+/// @cond
 template <class Result, class... Values>
 struct boost::asio::async_result<headrace::asio::use_headrace_t, Result(Values...)> {
   template <class Initiation, class... Arguments>
@@ -386,3 +387,4 @@ struct boost::asio::async_result<headrace::asio::use_headrace_on_t<Executor>, Re
         given(std::forward<Arguments>(arguments)...));
   }
 };
+/// @endcond
