@@ -2,6 +2,7 @@
 
 #include "call.hpp"
 #include "engine.hpp"
+#include "python_allocator.hpp"
 #include "stream_object.hpp"
 
 #include <headrace/coro/with.hpp>
@@ -40,11 +41,14 @@ using python_selection =
     std::pair<std::string, std::vector<std::pair<std::uint64_t, std::uint64_t>>>;
 
 stream_object start_stream(const model& from, const std::string& device, std::size_t memory_limit,
-                           bool in_order, const std::vector<python_selection>& tensors) {
+                           bool in_order, const std::vector<python_selection>& tensors,
+                           nb::object allocate, std::optional<std::uintptr_t> stream) {
   stream_options options;
   options.device = parse_device(device).value();
   options.memory_limit = memory_limit;
   options.order = in_order ? delivery::requested : delivery::completion;
+  if (!allocate.is_none())
+    options.destination = std::make_shared<python_allocator>(std::move(allocate), stream);
   for (const auto& [name, extents] : tensors) {
     selection wanted{name};
     for (const auto& [first, last] : extents) wanted.slice.push_back({first, last});
@@ -150,7 +154,8 @@ void bind_model(nb::module_& module) {
       .def("files", &files_of)
       .def("statistics", &statistics_of)
       .def("stream", &start_stream, nb::arg("device"), nb::arg("memory_limit"), nb::arg("in_order"),
-           nb::arg("tensors"))
+           nb::arg("tensors"), nb::arg("allocate").none() = nb::none(),
+           nb::arg("stream").none() = nb::none())
       .def(
           "read_file",
           [](const model& self, const nb::bytes& name, std::shared_ptr<event_executor> on) {

@@ -35,7 +35,11 @@ class Block:
             begin, end = extents[-1]
             extents[-1] = (2 * begin, 2 * end)
         return self._source.start(
-            self._source.open(), device=self._placed.engine, order="completion", slices=[(self._info.name, extents)]
+            self._source.open(),
+            device=self._placed.engine,
+            order="completion",
+            slices=[(self._info.name, extents)],
+            memory=self._placed.memory(),
         )
 
     def take(self, tensor: _core.Tensor | None) -> torch.Tensor:

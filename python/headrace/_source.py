@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from headrace import _core, _options
@@ -13,6 +13,8 @@ from headrace._info import FileInfo, Statistics, TensorInfo
 
 Order = Literal["completion", "requested"]
 Extents = list[tuple[int, int]]
+# A function that gives an address and its owner for each size, and the stream in whose order such memory is reused.
+Memory = tuple[Callable[[list[int]], Sequence[tuple[int, object]]], "int | None"]
 
 _MIB = 1 << 20
 _DEFAULT_CHUNK = 16 * _MIB
@@ -150,8 +152,10 @@ class Source:
         order: Order,
         tensors: Iterable[str] | None = None,
         slices: Sequence[tuple[str, Extents]] | None = None,
+        memory: Memory | None = None,
     ) -> _core.Stream:
-        """A stream of the chosen tensors, or of the slices. Nothing is asked for yet."""
+        """A stream of the chosen tensors, or of the slices, into the engine's own memory or `memory`. Nothing is asked for
+        yet."""
         if order not in ("completion", "requested"):
             raise InvalidRequestError(f"order must be 'completion' or 'requested', not {order!r}")
         if slices is None:
@@ -159,7 +163,8 @@ class Source:
             if chosen == []:
                 return cast("_core.Stream", _NoTensors())
             slices = [(name, []) for name in chosen or ()]
-        return model.stream(device, self.memory_limit, order == "requested", list(slices))
+        allocate, stream = memory if memory is not None else (None, None)
+        return model.stream(device, self.memory_limit, order == "requested", list(slices), allocate, stream)
 
 
 class _NoTensors:

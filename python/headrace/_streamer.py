@@ -229,7 +229,9 @@ class ModelStreamer:
 
         async def start() -> _core.Stream:
             model = _check_format(await self._source.open_async())
-            return self._source.start(model, device=placed.engine, order=order, tensors=wanted)
+            return self._source.start(
+                model, device=placed.engine, order=order, tensors=wanted, memory=placed.memory()
+            )
 
         return AsyncTensorStream(start, placed, self._make_bar, self.path)
 
@@ -253,7 +255,9 @@ class ModelStreamer:
 
         def start() -> _core.Stream:
             model = _check_format(self._source.open())
-            return self._source.start(model, device=placed.engine, order=order, tensors=wanted)
+            return self._source.start(
+                model, device=placed.engine, order=order, tensors=wanted, memory=placed.memory()
+            )
 
         return TensorStream(start, placed, self._make_bar, self.path)
 

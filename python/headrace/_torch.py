@@ -9,6 +9,7 @@ from torch.utils import dlpack
 
 from headrace import _core
 from headrace._errors import InvalidRequestError, UnsupportedError
+from headrace._source import Memory
 
 # What safetensors calls them, and what torch does; versions of torch lack some of them.
 _NAMES = {
@@ -77,6 +78,20 @@ class Placement:
             self.engine = f"cuda:{number}"
         elif self.device.type != "cpu":
             self._move_to = self.device
+
+    def memory(self) -> Memory | None:
+        """On CUDA: memory of torch's caching allocator, in the order of the stream that is current here and now."""
+        if self.device.type != "cuda" or not torch.cuda.is_available():
+            return None
+        stream = torch.cuda.current_stream(self.engine)
+        device = torch.device(self.engine)
+
+        def allocate(sizes: list[int]) -> list[tuple[int, object]]:
+            with torch.cuda.stream(stream):
+                blocks = [torch.empty(size, dtype=torch.uint8, device=device) for size in sizes]
+            return [(block.data_ptr(), block) for block in blocks]
+
+        return allocate, stream.cuda_stream
 
     def __call__(self, tensor: _core.Tensor) -> tuple[str, torch.Tensor]:
         return tensor.name, self.place(to_torch(tensor))
