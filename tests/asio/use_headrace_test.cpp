@@ -176,8 +176,9 @@ TEST_SUITE("unit") {
     running_context there;
     tcp::acceptor acceptor(there.context, tcp::endpoint(net::ip::address_v4::loopback(), 0));
     std::stop_source source;
-    std::jthread far([&acceptor, &source] {
-      const tcp::socket peer = acceptor.accept();
+    tcp::socket peer(there.context);  // stays open: its end would end the reading as well
+    std::jthread far([&acceptor, &peer, &source] {
+      acceptor.accept(peer);
       source.request_stop();
     });
     const auto reading = failure_of([&] {
