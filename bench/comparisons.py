@@ -562,7 +562,7 @@ def micro(run: Contestants) -> Section:
     return Section(
         name="micro",
         title="The pieces alone",
-        explanation="""What a piece costs, by google-benchmark: a task that is called and resumes its
+        explanation="""What a piece costs in processor time, by google-benchmark: a task that is called and resumes its
 awaiter; a value through a channel of one; a byte to a socket of the same loop and back (two sends,
 two receives); the header of a file with 338 tensors; a value that is ready, by next() and by
 async_next with two completion tokens.""",

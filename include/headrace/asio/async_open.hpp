@@ -10,12 +10,6 @@
 #include <utility>
 
 namespace headrace {
-
-template <>
-struct detail::asio_nothing<model> {
-  static model make() noexcept { return model(nullptr); }
-};
-
 namespace asio {
 
 /// `headrace::open` with a completion token.

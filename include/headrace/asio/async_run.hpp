@@ -33,8 +33,8 @@ namespace headrace::asio {
 ///
 /// Signature: `void(std::exception_ptr, T)`, `void(std::exception_ptr)` for a `task<void>`: the
 /// exception is a `headrace::error` with its message, which an error code could not carry;
-/// `use_awaitable` and `use_future` throw it. `T` is default-constructible, and is that where there
-/// is an exception.
+/// `use_awaitable` and `use_future` throw it. `T` is a `model` or default-constructible; where
+/// there is an exception, it is empty.
 ///
 /// The task begins and goes on on `target`, one step at a time, also where several threads run
 /// that; it has timers (`with_timeout`, `sleep_for`). The completion comes on the handler's

@@ -4,6 +4,7 @@
 #include <headrace/coro/executor.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/coro/with.hpp>
+#include <headrace/stream/model.hpp>
 
 #include <boost/asio/associated_allocator.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
@@ -331,6 +332,11 @@ class asio_service final : public boost::asio::execution_context::service {
 template <class T>
 struct asio_nothing {
   static T make() { return T(); }
+};
+
+template <>
+struct asio_nothing<model> {
+  static model make() noexcept { return model(nullptr); }
 };
 
 template <class T>
