@@ -185,7 +185,7 @@ def natural_order(name: str) -> list[tuple[Any, ...]]:
     parts: list[tuple[Any, ...]] = []
     for part in name.split("."):
         text = part.rstrip("0123456789")
-        if part.isdigit():
+        if part.isdecimal():
             parts.append((0, int(part)))
         elif text != part:
             parts.append((1, text, int(part[len(text) :])))

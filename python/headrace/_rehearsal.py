@@ -7,6 +7,7 @@ known early, and the loading itself has the last word.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import threading
@@ -140,7 +141,7 @@ def _stage(concrete: Any, outcome: dict[str, Any]) -> Any:
     """The same class, but nothing of it is placed on a device, initialised or reported."""
 
     def load(model: Any, state_dict: Any, checkpoint_files: Any, load_config: Any, *rest: Any, **more: Any) -> Any:
-        load_config.device_map = {"": torch.device("meta")}
+        load_config = dataclasses.replace(load_config, device_map={"": torch.device("meta")})
         outcome["mapping"] = load_config.weight_mapping or []
         return concrete._load_pretrained_model(model, state_dict, checkpoint_files, load_config, *rest, **more)
 
