@@ -179,19 +179,20 @@ class _Loading:
         if dtype is not None:
             options["dtype"] = dtype
 
-        with _without_bars(self._transformers):
-            rehearsal = _rehearsal.rehearse(concrete, promises, options)
-        if rehearsal is not None:
-            _rehearsal.raise_for(rehearsal, what)
-            promises = self._promise(choice.parts, rehearsal.order)
-        try:
-            with _named_in_reports(self._streamer.path), _placing(self._transformers, self._device) as placing:
-                model, info = concrete.from_pretrained(None, state_dict=promises, **options, **placing)
-        except Exception:
-            for feed in self._feeds:
-                if feed.error is not None:
-                    raise feed.error from None
-            raise
+        with _named_in_reports(self._streamer.path), _placing(self._transformers, self._device) as placing:
+            options.update(placing)
+            with _without_bars(self._transformers):
+                rehearsal = _rehearsal.rehearse(concrete, promises, options)
+            if rehearsal is not None:
+                _rehearsal.raise_for(rehearsal, what)
+                promises = self._promise(choice.parts, rehearsal.order)
+            try:
+                model, info = concrete.from_pretrained(None, state_dict=promises, **options)
+            except Exception:
+                for feed in self._feeds:
+                    if feed.error is not None:
+                        raise feed.error from None
+                raise
         self._check(model, info, promises, what)
         self._finish(model)
         return model
@@ -201,7 +202,10 @@ class _Loading:
         settings = {name: value for name, value in self._options.items() if name != "quantization_config"}
         settings["return_unused_kwargs"] = True
         if not hasattr(self._model_class, "_model_mapping"):  # no Auto class
-            config, unused = self._model_class.config_class.from_pretrained(self._folder, **settings)
+            kind = getattr(self._model_class, "config_class", None)
+            if kind is None:
+                raise TypeError(f"model_class must be an Auto class or a class of models, not {self._model_class!r}")
+            config, unused = kind.from_pretrained(self._folder, **settings)
             self._keep(unused)
             return self._model_class, config
         config, unused = self._transformers.AutoConfig.from_pretrained(
@@ -352,6 +356,9 @@ async def _in_thread(run: Callable[[], T], give_up: Callable[[], None]) -> T:
         if not running.cancelled():
             running.exception()  # that of giving up
         giving.result()
+        raise
+    except GeneratorExit:  # the loop is gone, and nobody will await anything here
+        pool.submit(give_up)
         raise
     finally:
         pool.shutdown(wait=False)
