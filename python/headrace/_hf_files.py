@@ -41,17 +41,17 @@ class Choice(NamedTuple):
 
     parts: list[Part]
     """No name is in two of them."""
-    index: str | None
+    by_index: str | None
     """The index that was, or may have been, followed."""
 
 
 def choose(folder: Source, at: Callable[[str], Source], weights: str | None, extra: Iterable[str]) -> Choice:
     """What a model is read from.
 
-    `folder` is the model's folder, opened; `at` gives the source of one file in it. `weights` is what the config calls
-    `transformers_weights`: a file or an index, taken where it is named. Otherwise `model.safetensors`, then the index, then
-    all that is at the top. `extra`: files that are read as well where they are there. Blocks. An index that is broken, or
-    names a file that is not there, is an error and never a reason to take something else.
+    `folder` is the model's folder, opened; `at` gives the source of one file in it. `weights` is what the config
+    calls `transformers_weights`: a file or an index, taken where it is named. Otherwise `model.safetensors`, then the
+    index, then all that is at the top. `extra`: files that are read as well where they are there. Blocks. An index
+    that is broken, or names a file that is not there, is an error and never a reason to take something else.
     """
     index = None
     if weights is not None:
@@ -114,7 +114,9 @@ def _named(folder: Source, at: Callable[[str], Source], weights: str) -> list[Pa
         whole = _whole(at(file))
         lacking = [name for name in names if name not in whole.infos]
         if lacking:
-            raise InvalidSafetensorsError(f"{weights} places the tensor {lacking[0]!r} in {file}, which does not hold it")
+            raise InvalidSafetensorsError(
+                f"{weights} places the tensor {lacking[0]!r} in {file}, which does not hold it"
+            )
         parts.append(Part(whole.source, {name: whole.infos[name] for name in names}))
     return parts
 

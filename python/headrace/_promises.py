@@ -59,11 +59,11 @@ _KEPT = 4
 class Feed:
     """One stream of tensors for several threads, each of which takes what it wants, when it wants it.
 
-    Whoever wants a tensor that is not there yet takes from the stream until it is, and lays aside what comes before it for
-    the others; meanwhile they wait for him. So no thread is needed, no order of takers can block another, and what is laid
-    aside is what was skipped: a few tensors where takers keep about to the order of `names`. Beyond `limit` bytes, and
-    `_KEPT` tensors, the oldest of them is dropped. Nothing is fetched before the first taker. A tensor that was dropped or
-    given away, or that the stream was not to bring, gets a stream of its own.
+    Whoever wants a tensor that is not there yet takes from the stream until it is, and lays aside what comes before
+    it for the others; meanwhile they wait for him. So no thread is needed, no order of takers can block another, and
+    what is laid aside is what was skipped: a few tensors where takers keep about to the order of `names`. Beyond
+    `limit` bytes, and `_KEPT` tensors, the oldest of them is dropped. Nothing is fetched before the first taker. A
+    tensor that was dropped or given away, or that the stream was not to bring, gets a stream of its own.
 
     An error of the stream is raised in every taker, now and later.
     """
@@ -74,6 +74,7 @@ class Feed:
         self._limit = limit
         self._changed = threading.Condition()
         self._aside: dict[str, torch.Tensor] = {}
+        self._aside_bytes = 0
         self._open: set[Tensors] = set()
         self._stream: Iterator[tuple[str, torch.Tensor]] | None = None
         self._busy = False  # somebody takes from the stream
@@ -86,7 +87,7 @@ class Feed:
                 if self._error is not None:
                     raise self._error
                 if name in self._aside:
-                    return self._aside.pop(name)
+                    return self._take_aside(name)
                 if name not in self._coming:
                     break
                 if not self._busy:
@@ -148,11 +149,15 @@ class Feed:
 
     def _lay_aside(self, name: str, tensor: torch.Tensor) -> None:
         self._aside[name] = tensor
-        held = sum(each.nbytes for each in self._aside.values())
-        while held > self._limit and len(self._aside) > _KEPT:
-            oldest = next(iter(self._aside))
-            held -= self._aside.pop(oldest).nbytes
+        self._aside_bytes += tensor.nbytes
+        while self._aside_bytes > self._limit and len(self._aside) > _KEPT:
+            self._take_aside(next(iter(self._aside)))
         self._changed.notify_all()
+
+    def _take_aside(self, name: str) -> torch.Tensor:
+        tensor = self._aside.pop(name)
+        self._aside_bytes -= tensor.nbytes
+        return tensor
 
     def _take_alone(self, name: str) -> torch.Tensor:
         stream = self._begin([name])
@@ -195,8 +200,8 @@ def natural_order(name: str) -> list[tuple[Any, ...]]:
 
 
 def first_floating_dtype(promises: Mapping[str, Promise]) -> torch.dtype | None:
-    """What `dtype="auto"` means where the config does not say: the dtype of the first tensor, by name, that is floating and
-    that torch can compute with; without one, that of the first tensor."""
+    """What `dtype="auto"` means where the config does not say: the dtype of the first tensor, by name, that is
+    floating and that torch can compute with; without one, that of the first tensor."""
     ordered = [promises[name] for name in sorted(promises)]
     for promise in ordered:
         if promise.is_floating_point() and not str(promise.dtype).startswith(("torch.float8_", "torch.float4_")):

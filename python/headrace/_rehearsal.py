@@ -1,8 +1,8 @@
 """Loads a model without its bytes, to know before anything is fetched whether all of it can be loaded.
 
-The loading is transformers' own, on the device `meta`: its renamings, its conversions, its tying. So what it finds missing,
-or of another shape, is what it would find with the bytes. Where the installed transformers cannot be rehearsed, nothing is
-known early, and the loading itself has the last word.
+The loading is transformers' own, on the device `meta`: its renamings, its conversions, its tying. So what it finds
+missing, or of another shape, is what it would find with the bytes. Where the installed transformers cannot be
+rehearsed, nothing is known early, and the loading itself has the last word.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class _Prop:
 def rehearse(concrete: type, promises: Mapping[str, Promise], options: Mapping[str, Any]) -> Rehearsal | None:
     """Loads `concrete`, a class of models, as `concrete.from_pretrained(None, state_dict=promises, **options)` would.
 
-    None where this transformers cannot do that without the bytes. Under the lock of loadings; takes none of the promises.
+    None where this transformers cannot do that without the bytes. Under the lock of loadings; takes none of the
+    promises.
     """
     if not _can_rehearse(concrete):
         return None
@@ -78,9 +79,7 @@ def rehearse(concrete: type, promises: Mapping[str, Promise], options: Mapping[s
     if "info" not in outcome:
         return None
     model, info, mapping = outcome["model"], outcome["info"], outcome["mapping"]
-    mismatched = sorted(
-        (name, tuple(found), tuple(wanted)) for name, found, wanted in info.mismatched_keys
-    )
+    mismatched = sorted((name, tuple(found), tuple(wanted)) for name, found, wanted in info.mismatched_keys)
     incomplete = {}
     troubled: dict[str, tuple[int, ...] | None] = dict.fromkeys(info.conversion_errors)
     troubled.update((name, wanted) for name, _, wanted in mismatched)

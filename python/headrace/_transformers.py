@@ -52,11 +52,13 @@ async def load_hf_model(
     model_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[PreTrainedModel, Path]:
-    """Loads a model of transformers from wherever it is, its weights straight into their places, and never by way of a disk.
+    """Loads a model of transformers from wherever it is, its weights straight into their places, and never by way of
+    a disk.
 
-    Gives the model, in evaluation mode, and the folder with its small files: config, tokenizer, generation config. The model
-    is the one that `model_class.from_pretrained(folder)` gives on the same files: parameters, buffers, dtypes, tied weights
-    and generation config are equal, bit for bit, since transformers itself places the weights as they arrive.
+    Gives the model, in evaluation mode, and the folder with its small files: config, tokenizer, generation config.
+    The model is the one that `model_class.from_pretrained(folder)` gives on the same files: parameters, buffers,
+    dtypes, tied weights and generation config are equal, bit for bit, since transformers itself places the weights as
+    they arrive.
 
     - `path`: the model's folder, as in `ModelStreamer`: `s3://bucket/model`, `hf://org/model`, a local folder, ...
     - `device`: where the model goes.
@@ -68,14 +70,15 @@ async def load_hf_model(
     - `chunk_size`, `max_concurrency`, and all `options`: those of `ModelStreamer`, such as `memory_limit`, `revision`,
       `storage_options` and `progress`.
 
-    The running event loop is not blocked: transformers, which is synchronous, works in a thread. Loadings of one process take
-    turns, since transformers sets defaults of the whole process meanwhile. Cancelling the task ends the stream and the thread
-    before it raises. On the host there is never more than `memory_limit` besides the model itself and the experts that are
-    about to be joined.
+    The running event loop is not blocked: transformers, which is synchronous, works in a thread. Loadings of one
+    process take turns, since transformers sets defaults of the whole process meanwhile. Cancelling the task ends the
+    stream and the thread before it raises. On the host there is never more than `memory_limit` besides the model
+    itself and the experts that are about to be joined.
 
-    KeyError: the checkpoint lacks tensors of the model, or single experts; ValueError: shapes differ. Both name what, and both
-    are raised before any weight is fetched (with transformers before 5.0: afterwards). Tensors that the model does not have
-    are not fetched; transformers warns of them. Nothing stays uninitialised. `headrace.Error`s as in `ModelStreamer`.
+    KeyError: the checkpoint lacks tensors of the model, or single experts; ValueError: shapes differ. Both name what,
+    and both are raised before any weight is fetched (with transformers before 5.0: afterwards). Tensors that the
+    model does not have are not fetched; transformers warns of them. Nothing stays uninitialised. `headrace.Error`s as
+    in `ModelStreamer`.
 
         model, folder = await load_hf_model("s3://models/qwen2.5-7b", device="cuda")
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -84,14 +87,18 @@ async def load_hf_model(
     placed = _device(device)
     for name in _OURS:
         if name in (model_options or {}):
-            raise TypeError(f"model_options cannot hold {name!r}: load_hf_model has an argument for it, or decides it itself")
+            raise TypeError(
+                f"model_options cannot hold {name!r}: load_hf_model decides that, or has an argument for it"
+            )
     for name in ("include", "exclude", "tensors"):
         if name in options:
             raise TypeError(f"load_hf_model takes no {name!r}: a model needs all of its tensors")
     streaming = {"chunk_size": chunk_size, "max_concurrency": max_concurrency, **options}
     streamer = ModelStreamer(path, **streaming)
     if streamer.path.endswith(".safetensors"):
-        raise InvalidRequestError(f"load_hf_model needs the folder of a model, with its config.json: {streamer.path} is one file")
+        raise InvalidRequestError(
+            f"load_hf_model needs the folder of a model and its config.json: {streamer.path} is a file"
+        )
 
     def at(name: str) -> ModelStreamer:
         return ModelStreamer(_join(streamer.path, name), **{**streaming, "revision": None})
@@ -150,7 +157,8 @@ class _Loading:
     def run(self) -> PreTrainedModel:
         with _turn.hold(lambda: self._given_up):
             try:
-                return self._load()
+                model: PreTrainedModel = self._load()
+                return model
             finally:
                 self._close()
 
@@ -167,7 +175,7 @@ class _Loading:
         for feed in feeds:
             feed.close()
 
-    def _load(self) -> PreTrainedModel:
+    def _load(self) -> Any:
         concrete, config = self._resolve()
         what = f"{concrete.__name__} from {self._streamer.path}"
         weights = getattr(config, "transformers_weights", None)
@@ -240,13 +248,13 @@ class _Loading:
         infos = choice.parts[0].infos
         first = min(info.file for info in infos.values())
         in_first = {name: promises[name] for name, info in infos.items() if info.file == first}
-        return _hf_files.index_metadata(self._streamer, choice.index).get("dtype") or first_floating_dtype(in_first)
+        return _hf_files.index_metadata(self._streamer, choice.by_index).get("dtype") or first_floating_dtype(in_first)
 
     def _promise(self, parts: list[_hf_files.Part], order: list[str] | None) -> dict[str, Promise]:
         """Promises of all tensors. `order`: of those that will be taken; None where that is not known."""
         promises = {}
         for part in parts:
-            taken = sorted(part.infos, key=natural_order) if order is None else [each for each in order if each in part.infos]
+            taken = [name for name in order or sorted(part.infos, key=natural_order) if name in part.infos]
             feed = Feed(taken, functools.partial(_start, part.source, self._device), self._streamer.memory_limit)
             with self._lock:
                 if self._given_up:
@@ -257,7 +265,9 @@ class _Loading:
                 promises[name] = Promise(feed, name, dtype, shape_of(name, info.dtype, info.shape))
         return {name: promises[name] for name in sorted(promises, key=natural_order)}
 
-    def _check(self, model: PreTrainedModel, info: Mapping[str, Any], promises: Mapping[str, Promise], what: str) -> None:
+    def _check(
+        self, model: PreTrainedModel, info: Mapping[str, Any], promises: Mapping[str, Promise], what: str
+    ) -> None:
         """Whether everything is there: also where nothing was rehearsed."""
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         mismatched = []
@@ -276,10 +286,9 @@ class _Loading:
         name = str(self._folder)
         for module in model.modules():
             config = getattr(module, "config", None)
-            if getattr(config, "_name_or_path", None) == "None":
-                config._name_or_path = name
-            if getattr(module, "name_or_path", None) == "None":
-                module.name_or_path = name
+            for holder, attribute in ((config, "_name_or_path"), (module, "name_or_path")):
+                if getattr(holder, attribute, None) == "None":
+                    setattr(holder, attribute, name)
         if model.can_generate():
             generation = self._transformers.GenerationConfig
             try:
@@ -350,9 +359,10 @@ async def _in_thread(run: Callable[[], T], give_up: Callable[[], None]) -> T:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         giving = loop.run_in_executor(pool, give_up)
-        while not (running.done() and giving.done()):
+        both: list[asyncio.Future[Any]] = [running, giving]
+        while not all(each.done() for each in both):
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([running, giving])
+                await asyncio.wait(both)
         if not running.cancelled():
             running.exception()  # that of giving up
         giving.result()
@@ -381,7 +391,9 @@ def _device(given: Any) -> torch.device:
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():
-        raise UnsupportedError(f"device {str(device)!r}: torch finds no GPU here; load_hf_model(..., device='cpu') loads into host memory")
+        raise UnsupportedError(
+            f"device {str(device)!r}: torch finds no GPU here; load_hf_model(..., device='cpu') loads into host memory"
+        )
     if device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK") or torch.cuda.current_device()))
     return device
@@ -405,7 +417,8 @@ def _placing(transformers: Any, device: torch.device) -> Iterator[dict[str, Any]
     asks = getattr(loading, "check_and_set_device_map", None)
     if asks is None:
         raise ImportError(
-            f"to place a model on {device}, transformers {transformers.__version__} needs accelerate: pip install accelerate"
+            f"to place weights on {device}, transformers {transformers.__version__} needs accelerate: "
+            "pip install accelerate"
         )
     thread = threading.get_ident()
 

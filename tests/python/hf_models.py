@@ -150,21 +150,29 @@ def _both_precisions(folder: Path) -> None:
     """A second file with the same names in another precision, which must not be mixed in."""
     tensors = load_file(folder / "model.safetensors")
     save_file(
-        {name: (tensor * 2).half() for name, tensor in tensors.items()}, folder / "model.fp16.safetensors", metadata={"format": "pt"}
+        {name: (tensor * 2).half() for name, tensor in tensors.items()},
+        folder / "model.fp16.safetensors",
+        metadata={"format": "pt"},
     )
 
 
 def _single_beside_index(folder: Path) -> None:
     """An index, and a whole file beside it: that one goes first."""
     tensors = load_file(folder / "model.safetensors")
-    save_file({name: tensor + 1 for name, tensor in tensors.items()}, folder / "other.safetensors", metadata={"format": "pt"})
+    save_file(
+        {name: tensor + 1 for name, tensor in tensors.items()}, folder / "other.safetensors", metadata={"format": "pt"}
+    )
     index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "other.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def _named_weights(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
-    save_file({name: tensor + 1 for name, tensor in tensors.items()}, folder / "consolidated.safetensors", metadata={"format": "pt"})
+    save_file(
+        {name: tensor + 1 for name, tensor in tensors.items()},
+        folder / "consolidated.safetensors",
+        metadata={"format": "pt"},
+    )
     change_config(folder, transformers_weights="consolidated.safetensors")
 
 

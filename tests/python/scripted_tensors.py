@@ -14,7 +14,11 @@ class ScriptedStream:
     """Gives tensors in the given order. Before the tensor `held` it waits until `release()`, or raises `error` instead of it."""
 
     def __init__(
-        self, tensors: Iterable[tuple[str, torch.Tensor]], *, held: str | None = None, error: BaseException | None = None
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        *,
+        held: str | None = None,
+        error: BaseException | None = None,
     ) -> None:
         self.given: list[str] = []
         self.waiting = threading.Event()

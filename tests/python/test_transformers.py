@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
@@ -28,7 +30,8 @@ from headrace import _transformers  # noqa: E402
 BY_NAME = {sample.name: sample for sample in SAMPLES}
 
 rehearses = pytest.mark.skipif(
-    int(transformers.__version__.split(".")[0]) < 5, reason="transformers before 5.0 is not rehearsed, and fuses no experts"
+    int(transformers.__version__.split(".")[0]) < 5,
+    reason="transformers before 5.0 is not rehearsed, and fuses no experts",
 )
 
 
@@ -285,7 +288,11 @@ def in_thread(act: Callable[[], object]) -> tuple[threading.Thread, list[object]
 
 
 def loaders() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("headrace-load", "ThreadPoolExecutor"))]
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith(("headrace-load", "ThreadPoolExecutor"))
+    ]
 
 
 def test_the_event_loop_runs_while_the_weights_are_waited_for(tmp_path, streams):
@@ -388,7 +395,9 @@ def test_without_workers_the_order_is_that_of_the_conversions(tmp_path, streams,
     aside: list[str] = []
     original = headrace._promises.Feed._lay_aside
     monkeypatch.setattr(
-        headrace._promises.Feed, "_lay_aside", lambda self, name, tensor: (aside.append(name), original(self, name, tensor))
+        headrace._promises.Feed,
+        "_lay_aside",
+        lambda self, name, tensor: (aside.append(name), original(self, name, tensor)),
     )
     folder = saved("mixtral-sharded", tmp_path / "model")
     found = load(folder)
@@ -494,7 +503,11 @@ def test_small_files_go_where_they_were_asked_to_and_weights_do_not(tmp_path):
 
 def test_options_of_from_pretrained_are_handed_on(tmp_path):
     folder = saved("bert-base", tmp_path / "model")
-    model = load(folder, model_class=transformers.AutoModel, model_options={"attn_implementation": "eager", "layer_norm_eps": 0.5})
+    model = load(
+        folder,
+        model_class=transformers.AutoModel,
+        model_options={"attn_implementation": "eager", "layer_norm_eps": 0.5},
+    )
     assert model.config._attn_implementation == "eager"
     assert model.config.layer_norm_eps == 0.5
 
@@ -535,7 +548,9 @@ def test_code_that_comes_with_the_model_runs_where_it_is_trusted_and_only_there(
         load(folder, model_class=transformers.AutoModel)
     model = load(folder, model_class=transformers.AutoModel, trust_remote_code=True)
     assert type(model).__name__ == "OwnModel"
-    assert torch.equal(model.inner.weight, weights["inner.weight"]) and torch.equal(model.inner.bias, weights["inner.bias"])
+    assert torch.equal(model.inner.weight, weights["inner.weight"]) and torch.equal(
+        model.inner.bias, weights["inner.bias"]
+    )
 
 
 def test_samples_have_names_of_their_own():

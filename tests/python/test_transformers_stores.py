@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
