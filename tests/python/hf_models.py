@@ -42,6 +42,8 @@ class Sample(NamedTuple):
     """Changes the saved files."""
     options: dict[str, Any] = {}
     """For `from_pretrained` and `load_hf_model`."""
+    since: int = 4
+    """The first version of transformers that loads it."""
 
     def loader(self) -> Any:
         return getattr(transformers, self.loaded_as or self.saved_as)
@@ -205,7 +207,7 @@ SAMPLES = [
     Sample("llama", _of("LlamaConfig")),
     Sample("llama-sharded-bf16", _of("LlamaConfig"), dtype=BF16, shard_size="12KB"),
     Sample("llama-tied", _of("LlamaConfig", tie_word_embeddings=True)),
-    Sample("llama-tied-under-its-other-name", _of("LlamaConfig", tie_word_embeddings=True), edit=_tied_under_its_other_name),
+    Sample("llama-tied-under-its-other-name", _of("LlamaConfig", tie_word_embeddings=True), edit=_tied_under_its_other_name, since=5),
     Sample("llama-frequencies-in-file", _of("LlamaConfig"), edit=_computed_frequencies_in_file),
     Sample("llama-both-precisions", _of("LlamaConfig"), edit=_both_precisions),
     Sample("llama-single-beside-index", _of("LlamaConfig"), edit=_single_beside_index),
@@ -217,7 +219,7 @@ SAMPLES = [
     Sample("llama-base-of-head", _of("LlamaConfig"), loaded_as="AutoModel"),
     Sample("llama-head-of-base", _of("LlamaConfig", tie_word_embeddings=True), "AutoModel", "AutoModelForCausalLM"),
     Sample("llama-classifier", _of("LlamaConfig", pad_token_id=0), "AutoModelForSequenceClassification"),
-    Sample("llama-fp8", _of("LlamaConfig"), dtype=BF16, edit=_fp8),
+    Sample("llama-fp8", _of("LlamaConfig"), dtype=BF16, edit=_fp8, since=5),
     Sample("mistral", _of("MistralConfig")),
     Sample("qwen2", _of("Qwen2Config")),
     Sample("qwen3", _of("Qwen3Config", **HEAD)),

@@ -27,6 +27,8 @@ def load(path: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 def test_loads_what_from_pretrained_loads(sample: Sample, tmp_path: Path) -> None:
+    if int(transformers.__version__.split(".")[0]) < sample.since:
+        pytest.skip(f"transformers before {sample.since}.0 does not load this, or not on a CPU")
     saved = tmp_path / "saved"
     sample.save(saved)
     wanted = sample.loader().from_pretrained(saved, **sample.options)

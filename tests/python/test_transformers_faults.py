@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from hf_compare import assert_same_model  # noqa: E402
-from hf_models import SAMPLES, Sample, change_config, rewrite  # noqa: E402
+from hf_models import SAMPLES, SMALL, Sample, change_config, rewrite  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from scripted_tensors import ScriptedStream  # noqa: E402
 
 import headrace  # noqa: E402
 from headrace import _transformers  # noqa: E402
+from headrace._promises import Feed, Promise  # noqa: E402
 
 BY_NAME = {sample.name: sample for sample in SAMPLES}
 
@@ -377,25 +379,47 @@ def test_many_loadings_at_once_in_one_loop_and_in_threads_are_all_right(tmp_path
 
 def test_tensors_are_asked_for_in_the_order_in_which_they_are_taken(tmp_path, streams, monkeypatch):
     most: list[int] = []
-    original = headrace._promises.Feed._lay_aside
+    original = Feed._lay_aside
 
     def lay_aside(self: Any, name: str, tensor: Any) -> None:
         original(self, name, tensor)
         most.append(len(self._aside))
 
-    monkeypatch.setattr(headrace._promises.Feed, "_lay_aside", lay_aside)
+    monkeypatch.setattr(Feed, "_lay_aside", lay_aside)
     load(saved("mixtral-sharded", tmp_path / "model"))
     assert len(streams.asked) == 1, "something was fetched twice"
     assert max(most, default=0) <= 4, "what is laid aside must not grow"
+
+
+def test_what_arrives_is_let_go_once_it_has_been_cast(tmp_path, streams, monkeypatch):
+    folder = tmp_path / "model"
+    BY_NAME["llama"]._replace(config=lambda: transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 12})).save(
+        folder
+    )
+    alive: set[str] = set()
+    most: list[int] = []
+    original = Promise.__getitem__
+
+    def seen(self: Any, index: Any) -> Any:
+        tensor = original(self, index)
+        alive.add(self.name)
+        weakref.finalize(tensor, alive.discard, self.name)
+        most.append(len(alive))
+        return tensor
+
+    monkeypatch.setattr(Promise, "__getitem__", seen)
+    load(folder, dtype=torch.bfloat16)
+    assert len(most) > 100
+    assert max(most) <= 12, "tensors are kept in both dtypes"
 
 
 @rehearses
 def test_without_workers_the_order_is_that_of_the_conversions(tmp_path, streams, monkeypatch):
     monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
     aside: list[str] = []
-    original = headrace._promises.Feed._lay_aside
+    original = Feed._lay_aside
     monkeypatch.setattr(
-        headrace._promises.Feed,
+        Feed,
         "_lay_aside",
         lambda self, name, tensor: (aside.append(name), original(self, name, tensor)),
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import processes  # noqa: E402
 from hf_compare import assert_same_model  # noqa: E402
 from hf_models import SAMPLES  # noqa: E402
+from hub_server import HubServer  # noqa: E402
 from model_server import ModelServer  # noqa: E402
 
 import headrace  # noqa: E402
@@ -70,6 +75,48 @@ def test_a_web_server_gives_what_the_folder_gives(name, tmp_path):
     BY_NAME[name].save(saved)
     with ModelServer(tmp_path) as server:
         check(name, saved, f"{server.url}/saved")
+
+
+def test_a_branch_of_a_private_repository_gives_what_the_folder_gives(tmp_path):
+    saved = tmp_path / "org" / "repo"
+    BY_NAME["llama-sharded-bf16"].save(saved)
+    wanted = transformers.AutoModelForCausalLM.from_pretrained(saved)
+    with HubServer(tmp_path, token="hf_right") as hub:
+        storage = {"endpoint": hub.url, "token": "hf_right"}
+        assert_same_model(load("hf://org/repo", revision="main", storage_options=storage), wanted)
+        with pytest.raises(headrace.NotFoundError) as raised:
+            load("hf://org/repo", storage_options={**storage, "token": "hf_wrong"})
+    assert "org/repo" in str(raised.value) and "hf_wrong" not in str(raised.value)
+
+
+INTERRUPTED = """
+import asyncio, sys
+import headrace
+asyncio.run(headrace.load_hf_model(sys.argv[1], device="cpu"))
+"""
+
+
+def test_an_interrupted_program_ends(tmp_path):
+    saved = tmp_path / "saved"
+    BY_NAME["llama"].save(saved)
+    lengthen_header(saved / "model.safetensors")
+    with ModelServer(saved) as server:
+        server.hold("/model.safetensors", start=_LONG)
+        child = subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED, server.url],
+            env=processes.environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert server.held.wait(120)
+            child.send_signal(signal.SIGINT)
+            _, said = child.communicate(timeout=60)
+        finally:
+            child.kill()
+            child.wait()
+    assert child.returncode == -signal.SIGINT, said
+    assert said.rstrip().endswith("KeyboardInterrupt")
 
 
 def test_weights_are_placed_while_later_ones_are_still_under_way(tmp_path, monkeypatch):
