@@ -18,13 +18,15 @@ INDEX = "model.safetensors.index.json"
 class Source(Protocol):
     """What is asked of a `ModelStreamer`."""
 
+    async def open(self) -> Any: ...
+
     def keys(self) -> list[str]: ...
 
     def info(self, name: str) -> TensorInfo: ...
 
     def files(self) -> list[FileInfo]: ...
 
-    def read_file(self, name: str) -> bytes: ...
+    async def read_file_async(self, name: str) -> bytes: ...
 
     def stream_sync(self, *, device: Any = None, tensors: Iterable[str] | None = None, order: Any = ...) -> Tensors: ...
 
@@ -45,27 +47,26 @@ class Choice(NamedTuple):
     """The index that was, or may have been, followed."""
 
 
-def choose(folder: Source, at: Callable[[str], Source], weights: str | None, extra: Iterable[str]) -> Choice:
+async def choose(folder: Source, at: Callable[[str], Source], weights: str | None, extra: Iterable[str]) -> Choice:
     """What a model is read from.
 
     `folder` is the model's folder, opened; `at` gives the source of one file in it. `weights` is what the config
     calls `transformers_weights`: a file or an index, taken where it is named. Otherwise `model.safetensors`, then the
-    index, then all that is at the top. `extra`: files that are read as well where they are there. Blocks. An index
+    index, then all that is at the top. `extra`: files that are read as well where they are there. An index
     that is broken, or names a file that is not there, is an error and never a reason to take something else.
     """
     index = None
     if weights is not None:
-        parts = _named(folder, at, _inside(weights))
+        parts = await _named(folder, at, _inside(weights))
         index = None if weights.endswith(".safetensors") else weights
-    elif (single := _single(folder, at)) is not None:
-        parts = [_whole(single)]
     else:
-        parts = [_whole(folder)]
-        index = INDEX
+        single = await _single(folder, at)
+        parts = [await _whole(single or folder)]
+        index = None if single is not None else INDEX
     for name in extra:
         source = at(_inside(name))
         try:
-            more = _whole(source)
+            more = await _whole(source)
         except FileNotFoundError:
             continue
         for part in parts:
@@ -75,43 +76,44 @@ def choose(folder: Source, at: Callable[[str], Source], weights: str | None, ext
     return Choice([part for part in parts if part.infos], index)
 
 
-def index_metadata(folder: Source, index: str | None) -> dict[str, Any]:
-    """The `metadata` of the index; empty where there is none. Blocks."""
+async def index_metadata(folder: Source, index: str | None) -> dict[str, Any]:
+    """The `metadata` of the index; empty where there is none."""
     if index is None:
         return {}
     try:
-        found = json.loads(folder.read_file(index))
+        found = json.loads(await folder.read_file_async(index))
     except FileNotFoundError:
         return {}
     metadata = found.get("metadata") if isinstance(found, dict) else None
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _single(folder: Source, at: Callable[[str], Source]) -> Source | None:
+async def _single(folder: Source, at: Callable[[str], Source]) -> Source | None:
     if [file.name for file in folder.files()] == [SINGLE]:
         return folder
     # Beside an index, or beside files of another precision, it goes before them.
     single = at(SINGLE)
     try:
-        single.keys()
+        await single.open()
     except (FileNotFoundError, PermissionError):  # a store that may not list says "denied" of what is not there
         return None
     return single
 
 
-def _named(folder: Source, at: Callable[[str], Source], weights: str) -> list[Part]:
+async def _named(folder: Source, at: Callable[[str], Source], weights: str) -> list[Part]:
     if weights.endswith(".safetensors"):
-        return [_whole(at(weights))]
+        return [await _whole(at(weights))]
     if not weights.endswith(".safetensors.index.json"):
         raise InvalidRequestError(
             f"transformers_weights in config.json names {weights!r}: neither *.safetensors nor *.safetensors.index.json"
         )
     placed: dict[str, list[str]] = {}
-    for name, file in _weight_map(folder.read_file(weights), weights).items():
+    content = await folder.read_file_async(weights)
+    for name, file in _weight_map(content, weights).items():
         placed.setdefault(_inside(str(PurePosixPath(weights).parent / file)), []).append(name)
     parts = []
     for file, names in sorted(placed.items()):
-        whole = _whole(at(file))
+        whole = await _whole(at(file))
         lacking = [name for name in names if name not in whole.infos]
         if lacking:
             raise InvalidSafetensorsError(
@@ -131,7 +133,8 @@ def _weight_map(content: bytes, index: str) -> dict[str, str]:
     return found
 
 
-def _whole(source: Source) -> Part:
+async def _whole(source: Source) -> Part:
+    await source.open()
     return Part(source, {name: source.info(name) for name in source.keys()})
 
 

@@ -132,6 +132,7 @@ class Feed:
             if self._error is None:
                 self._error = error
             self._aside.clear()
+            self._aside_bytes = 0
             self._changed.notify_all()
 
     def _take_until(self, name: str) -> torch.Tensor:
@@ -145,7 +146,7 @@ class Feed:
                 if arrived == name:
                     return tensor
                 self._lay_aside(arrived, tensor)
-        raise InternalError(f"the stream ended without the tensor {name!r}, which its header names")
+        raise self._ended_without(name)
 
     def _lay_aside(self, name: str, tensor: torch.Tensor) -> None:
         self._aside[name] = tensor
@@ -167,7 +168,13 @@ class Feed:
                     return tensor
         finally:
             self._end(stream)
-        raise InternalError(f"the stream ended without the tensor {name!r}, which its header names")
+        raise self._ended_without(name)
+
+    def _ended_without(self, name: str) -> BaseException:
+        """A stream that is closed ends as well."""
+        if self.error is not None:
+            return self.error
+        return InternalError(f"the stream ended without the tensor {name!r}, which its header names")
 
     def _begin(self, names: list[str]) -> Tensors:
         stream = self._start(names)
@@ -199,11 +206,11 @@ def natural_order(name: str) -> list[tuple[Any, ...]]:
     return parts
 
 
-def first_floating_dtype(promises: Mapping[str, Promise]) -> torch.dtype | None:
-    """What `dtype="auto"` means where the config does not say: the dtype of the first tensor, by name, that is
-    floating and that torch can compute with; without one, that of the first tensor."""
-    ordered = [promises[name] for name in sorted(promises)]
-    for promise in ordered:
-        if promise.is_floating_point() and not str(promise.dtype).startswith(("torch.float8_", "torch.float4_")):
-            return promise.dtype
-    return ordered[0].dtype if ordered else None
+def first_floating_dtype(dtypes: Mapping[str, torch.dtype]) -> torch.dtype | None:
+    """What `dtype="auto"` means where the config does not say, from the dtypes of a file's tensors: that of the first one,
+    by name, that is floating and that torch can compute with; without one, that of the first."""
+    ordered = [dtypes[name] for name in sorted(dtypes)]
+    for dtype in ordered:
+        if dtype.is_floating_point and not str(dtype).startswith(("torch.float8_", "torch.float4_")):
+            return dtype
+    return ordered[0] if ordered else None

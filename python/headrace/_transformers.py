@@ -118,7 +118,7 @@ async def load_hf_model(
             trust_remote_code=trust_remote_code,
             model_options=model_options or {},
         )
-        return await _in_thread(loading.run, loading.give_up), folder
+        return await loading.load(), folder
     except BaseException:
         if local_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -126,7 +126,7 @@ async def load_hf_model(
 
 
 class _Loading:
-    """One loading. Threads: `run` in one of its own, `give_up` in any."""
+    """One loading: what waits for a store runs on the event loop, what transformers does in a thread, in its turn."""
 
     def __init__(
         self,
@@ -154,16 +154,26 @@ class _Loading:
         self._given_up = False
         self._feeds: list[Feed] = []
 
-    def run(self) -> PreTrainedModel:
-        with _turn.hold(lambda: self._given_up):
-            try:
-                model: PreTrainedModel = self._load()
-                return model
-            finally:
-                self._close()
+    async def load(self) -> PreTrainedModel:
+        concrete, config = await self._in_turn(self._resolve)
+        weights = getattr(config, "transformers_weights", None)
+        extra = getattr(type(config), "extra_files", ())
+        choice = await _hf_files.choose(self._streamer, self._at, weights, extra)
+        dtype = await self._settle_dtype(config, choice)
+        return await self._in_turn(functools.partial(self._load, concrete, config, choice.parts, dtype))
 
-    def give_up(self) -> None:
-        """Has `run` raise, soon."""
+    async def _in_turn(self, act: Callable[[], T]) -> T:
+        def run() -> T:
+            with _turn.hold(lambda: self._given_up):
+                try:
+                    return act()
+                finally:
+                    self._close()
+
+        return await _in_thread(run, self._give_up)
+
+    def _give_up(self) -> None:
+        """Has what runs in the thread raise, soon."""
         with self._lock:
             self._given_up = True
         _turn.look_again()
@@ -175,25 +185,21 @@ class _Loading:
         for feed in feeds:
             feed.close()
 
-    def _load(self) -> Any:
-        concrete, config = self._resolve()
+    def _load(self, concrete: Any, config: Any, parts: list[_hf_files.Part], dtype: torch.dtype | str | None) -> Any:
         what = f"{concrete.__name__} from {self._streamer.path}"
-        weights = getattr(config, "transformers_weights", None)
-        choice = _hf_files.choose(self._streamer, self._at, weights, getattr(type(config), "extra_files", ()))
-        promises = self._promise(choice.parts, None)
+        promises = self._promise(parts, None)
         options = {**self._options, "config": config, "output_loading_info": True}
         options["ignore_mismatched_sizes"] = True  # they are raised here, with their names and as ValueError
-        dtype = self._settle_dtype(config, choice, promises)
         if dtype is not None:
             options["dtype"] = dtype
-
         with _named_in_reports(self._streamer.path), _placing(self._transformers, self._device) as placing:
             options.update(placing)
             with _without_bars(self._transformers):
-                rehearsal = _rehearsal.rehearse(concrete, promises, options)
+                quantization = copy.deepcopy(options.get("quantization_config"))  # it may be written to
+                rehearsal = _rehearsal.rehearse(concrete, promises, {**options, "quantization_config": quantization})
             if rehearsal is not None:
                 _rehearsal.raise_for(rehearsal, what)
-                promises = self._promise(choice.parts, rehearsal.order)
+                promises = self._promise(parts, rehearsal.order)
             try:
                 model, info = concrete.from_pretrained(None, state_dict=promises, **options)
             except Exception:
@@ -220,7 +226,9 @@ class _Loading:
             self._folder, trust_remote_code=self._trust, **settings
         )
         self._keep(unused)
-        with torch.device("meta"):
+        # As from_pretrained builds it: code that comes with a model may ask for numbers where there are none.
+        safely = getattr(getattr(self._transformers, "initialization", None), "meta_device_safe_creation_ops", None)
+        with torch.device("meta"), safely() if safely is not None else contextlib.nullcontext():
             built = self._model_class.from_config(copy.deepcopy(config), trust_remote_code=self._trust)
         if type(built.config) is not type(config):
             # The class is that of the text model alone, and has its part of the config.
@@ -235,9 +243,7 @@ class _Loading:
         self._options = {name: value for name, value in self._options.items()
                          if name in unused or name == "quantization_config"}  # fmt: skip
 
-    def _settle_dtype(
-        self, config: Any, choice: _hf_files.Choice, promises: Mapping[str, Promise]
-    ) -> torch.dtype | str | None:
+    async def _settle_dtype(self, config: Any, choice: _hf_files.Choice) -> torch.dtype | str | None:
         """What `from_pretrained` would make of it: what "auto" means is to be found in files that it does not see."""
         if self._dtype is None and int(self._transformers.__version__.split(".")[0]) < 5:
             return None
@@ -245,10 +251,14 @@ class _Loading:
             return self._dtype
         if getattr(config, "dtype", None) is not None or not choice.parts:
             return "auto"
+        metadata = await _hf_files.index_metadata(self._streamer, choice.by_index)
+        if "dtype" in metadata:
+            return str(metadata["dtype"])
         infos = choice.parts[0].infos
         first = min(info.file for info in infos.values())
-        in_first = {name: promises[name] for name, info in infos.items() if info.file == first}
-        return _hf_files.index_metadata(self._streamer, choice.by_index).get("dtype") or first_floating_dtype(in_first)
+        return first_floating_dtype(
+            {name: dtype_of(name, info.dtype) for name, info in infos.items() if info.file == first}
+        )
 
     def _promise(self, parts: list[_hf_files.Part], order: list[str] | None) -> dict[str, Promise]:
         """Promises of all tensors. `order`: of those that will be taken; None where that is not known."""

@@ -191,11 +191,7 @@ def test_natural_order_is_that_of_transformers():
 
 
 def test_the_dtype_of_files_is_that_of_the_first_floating_tensor_that_torch_computes_with():
-    def promises(**dtypes: torch.dtype) -> dict[str, Promise]:
-        feed = Feed([], Streams(), MUCH)
-        return {name: Promise(feed, name, dtype, (1,)) for name, dtype in dtypes.items()}
-
-    assert first_floating_dtype(promises(z=torch.float32, b=torch.bfloat16, a=torch.int64)) == torch.bfloat16
-    assert first_floating_dtype(promises(a=torch.float8_e4m3fn, b=torch.float16)) == torch.float16
-    assert first_floating_dtype(promises(b=torch.int8, a=torch.int64)) == torch.int64
+    assert first_floating_dtype({"z": torch.float32, "b": torch.bfloat16, "a": torch.int64}) == torch.bfloat16
+    assert first_floating_dtype({"a": torch.float8_e4m3fn, "b": torch.float16}) == torch.float16
+    assert first_floating_dtype({"b": torch.int8, "a": torch.int64}) == torch.int64
     assert first_floating_dtype({}) is None
