@@ -226,9 +226,7 @@ class _Loading:
             self._folder, trust_remote_code=self._trust, **settings
         )
         self._keep(unused)
-        # As from_pretrained builds it: code that comes with a model may ask for numbers where there are none.
-        safely = getattr(getattr(self._transformers, "initialization", None), "meta_device_safe_creation_ops", None)
-        with torch.device("meta"), safely() if safely is not None else contextlib.nullcontext():
+        with torch.device("meta"), _safe_on_meta():
             built = self._model_class.from_config(copy.deepcopy(config), trust_remote_code=self._trust)
         if type(built.config) is not type(config):
             # The class is that of the text model alone, and has its part of the config.
@@ -440,6 +438,16 @@ def _placing(transformers: Any, device: torch.device) -> Iterator[dict[str, Any]
         yield {"device_map": device_map}
     finally:
         loading.check_and_set_device_map = asks
+
+
+def _safe_on_meta() -> contextlib.AbstractContextManager[Any]:
+    """What from_pretrained builds models under: code that comes with one may ask for numbers where there are none."""
+    try:
+        from transformers.initialization import meta_device_safe_creation_ops as safe
+    except ImportError:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = safe()
+    return context
 
 
 @contextlib.contextmanager

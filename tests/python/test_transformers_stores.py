@@ -89,6 +89,23 @@ def test_a_branch_of_a_private_repository_gives_what_the_folder_gives(tmp_path):
     assert "org/repo" in str(raised.value) and "hf_wrong" not in str(raised.value)
 
 
+def test_a_task_that_is_cancelled_while_files_are_looked_for_ends(tmp_path):
+    saved = tmp_path / "saved"
+    BY_NAME["llama-single-beside-index"].save(saved)
+    with ModelServer(saved) as server:
+        server.hold("/model.safetensors")
+
+        async def main() -> None:
+            loading = asyncio.create_task(headrace.load_hf_model(server.url, device="cpu"))
+            while not server.held.is_set():
+                await asyncio.sleep(0.01)
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+
+        asyncio.run(asyncio.wait_for(main(), 60))
+
+
 INTERRUPTED = """
 import asyncio, sys
 import headrace
