@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Draws a section's medians as bars: `charts.py FILE.svg < section.json`. Runs where matplotlib is, beside the contenders.
+"""Draws a section's medians as bars: `charts.py FILE.svg < section.json`. Runs where matplotlib is,
+beside the contenders.
 
-The input is {"title": text, "panels": [{"title": text, "better": "more" or "less", "values": {contender: number}}]}.
-"""
+The input is {"title": text, "panels": [{"title": text, "better": "more" or "less", "values":
+{contender: number}}]}."""
 
 import json
 import sys
@@ -22,14 +23,23 @@ def main() -> None:
     section = json.load(sys.stdin)
     panels = section["panels"]
     height = 1.0 + 0.34 * max(len(panel["values"]) for panel in panels)
-    figure, axes = plt.subplots(1, len(panels), figsize=(3.1 * len(panels), height), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(3.1 * len(panels), height), sharey=True, squeeze=False
+    )
     for panel, axis in zip(panels, axes[0], strict=True):
         names = list(panel["values"])
         values = [panel["values"][name] for name in names]
         colours = [OURS if name.startswith("headrace") else OTHERS for name in names]
         bars = axis.barh(names, values, color=colours, height=0.7)
-        axis.bar_label(bars, [f"{value:.3g}" for value in values], padding=3, color=INK)
-        axis.set_title(f"{panel['title']} ({panel['better']} is better)", fontsize=9, color=INK, loc="left")
+        axis.bar_label(
+            bars,
+            [f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values],
+            padding=3,
+            color=INK,
+        )
+        axis.set_title(
+            f"{panel['title']} ({panel['better']} is better)", fontsize=9, color=INK, loc="left"
+        )
         axis.set_xlim(0, 1.2 * max(values) or 1)
         axis.invert_yaxis()
         axis.set_xticks([])

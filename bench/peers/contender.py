@@ -3,14 +3,14 @@
 
     contender.py [--keep] [--memory-limit BYTES] NAME URI
 
-One line of JSON on stdout. The clock and the processor time begin once everything is imported and end with the last
-tensor; memory is that of the whole process, beside what the interpreter and torch take. URI is s3://bucket/prefix or a
-folder; where S3 is, and what to trust, stands in the environment.
-Every library runs with its own defaults; `--memory-limit` is headrace's.
+One line of JSON on stdout. The clock and the processor time begin once everything is imported and
+end with the last tensor; memory is that of the whole process, beside what the interpreter and torch
+take. URI is s3://bucket/prefix or a folder; where S3 is, and what to trust, stands in the
+environment. Every library runs with its own defaults; `--memory-limit` is headrace's.
 
-Each contender is a generator of (name, tensor), written as the documentation of its library has it. Tensors lie in memory
-of their own: what would come as a view of a mapped file is copied, as no byte of it has been read before.
-"""
+Each contender is a generator of (name, tensor), written as the documentation of its library has it.
+Tensors lie in memory of their own: what would come as a view of a mapped file is copied, as no byte
+of it has been read before."""
 
 import argparse
 import asyncio
@@ -117,7 +117,9 @@ def obstore(uri: str, _memory_limit: int) -> Callable[[], Tensors]:
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         options = {"allow_http": True, "allow_invalid_certificates": True, "timeout": "170s"}
         endpoint = os.environ["AWS_ENDPOINT_URL"]
-        return S3Store(bucket, endpoint=endpoint, virtual_hosted_style_request=False, client_options=options), prefix
+        return S3Store(
+            bucket, endpoint=endpoint, virtual_hosted_style_request=False, client_options=options
+        ), prefix
 
     def read() -> Tensors:
         store, prefix = make_store()
@@ -125,23 +127,31 @@ def obstore(uri: str, _memory_limit: int) -> Callable[[], Tensors]:
         paths = sorted(item["path"] for item in listed if item["path"].endswith(".safetensors"))
         with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as workers:
             plan = []
-            for path, (begin, header) in zip(paths, workers.map(lambda path: read_header(store, path), paths), strict=True):
+            for path, (begin, header) in zip(
+                paths, workers.map(lambda path: read_header(store, path), paths), strict=True
+            ):
                 header.pop("__metadata__", None)
                 plan += [(path, begin, name, entry) for name, entry in header.items()]
             yield from fetch(store, workers, plan)
 
     def read_header(store, path: str) -> tuple[int, dict]:
         [length] = struct.unpack("<Q", obstore.get_range(store, path, start=0, length=8).to_bytes())
-        return 8 + length, json.loads(obstore.get_range(store, path, start=8, length=length).to_bytes())
+        return 8 + length, json.loads(
+            obstore.get_range(store, path, start=8, length=length).to_bytes()
+        )
 
     def fetch(store, workers, plan) -> Tensors:
-        # Each tensor in ranges, twice as many of them at once as there are workers; tensors in the order of the files.
+        # Each tensor in ranges, twice as many of them at once as there are workers; tensors in the
+        # order of the files.
         waiting: collections.deque = collections.deque()
         under_way = 0
         for path, base, name, entry in plan:
             begin, end = (base + offset for offset in entry["data_offsets"])
             starts = range(begin, end, CHUNK)
-            parts = [workers.submit(obstore.get_range, store, path, start=at, end=min(at + CHUNK, end)) for at in starts]
+            parts = [
+                workers.submit(obstore.get_range, store, path, start=at, end=min(at + CHUNK, end))
+                for at in starts
+            ]
             waiting.append((name, entry, parts))
             under_way += len(parts)
             while under_way > 2 * CONNECTIONS:
@@ -210,7 +220,13 @@ CONTENDERS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keep", action="store_true", help="keep every tensor to the end")
-    parser.add_argument("--memory-limit", type=int, metavar="BYTES", default=1 << 30, help="headrace's (default: 1 GiB)")
+    parser.add_argument(
+        "--memory-limit",
+        type=int,
+        metavar="BYTES",
+        default=1 << 30,
+        help="headrace's (default: 1 GiB)",
+    )
     parser.add_argument("name", choices=CONTENDERS)
     parser.add_argument("uri")
     arguments = parser.parse_args()

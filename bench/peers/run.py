@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Measures headrace beside other libraries that load safetensors, and writes sections and charts for bench/RESULTS.md.
+"""Measures headrace beside other libraries that load safetensors, and writes sections and charts
+for bench/RESULTS.md.
 
-./run bench-peers                                   everything: 3.1 GB, five rounds, below a quarter of an hour
-./run bench-peers list                              the sections and their contenders
-./run bench-peers peers-s3 --contenders flyte,runai only these (and headrace); other sections of RESULTS.md stay
-./run bench-peers --quick --checkpoint many-shards  one round of 200 MB, nothing written: for development
-"""
+./run bench-peers                                   everything: 3.1 GB, five rounds, below a quarter
+of an hour ./run bench-peers list                              the sections and their contenders
+./run bench-peers peers-s3 --contenders flyte,runai only these (and headrace); other sections of
+RESULTS.md stay ./run bench-peers --quick --checkpoint many-shards  one round of 200 MB, nothing
+written: for development"""
 
 import argparse
 import contextlib
@@ -45,7 +46,9 @@ STARTUP_SECONDS = 60
 
 CPU = Figure("CPU s per GB", lambda sample: sample.cpu_per_gb, "{:.3f}")
 ABOVE = Figure(
-    "peak RSS above torch, MiB", lambda sample: (sample.peak_rss_bytes - sample.number("bare_rss_bytes")) / MIB, "{:.0f}"
+    "peak RSS above torch, MiB",
+    lambda sample: (sample.peak_rss_bytes - sample.number("bare_rss_bytes")) / MIB,
+    "{:.0f}",
 )
 FIGURES = [RATE, CPU, ABOVE, FIRST]
 BETTER = {RATE.title: "more", CPU.title: "less", ABOVE.title: "less", FIRST.title: "less"}
@@ -54,7 +57,15 @@ BETTER = {RATE.title: "more", CPU.title: "less", ABOVE.title: "less", FIRST.titl
 class Peers:
     """Runs one contender at a time on one checkpoint, wherever that is served from."""
 
-    def __init__(self, *, rounds: int, build: pathlib.Path, folder: pathlib.Path, checkpoint: str, python: pathlib.Path):
+    def __init__(
+        self,
+        *,
+        rounds: int,
+        build: pathlib.Path,
+        folder: pathlib.Path,
+        checkpoint: str,
+        python: pathlib.Path,
+    ):
         self.rounds = rounds
         self.folder = folder
         self.name = checkpoint
@@ -72,20 +83,41 @@ class Peers:
         run_quietly([str(self._condition), str(size)])
 
     def contender(self, name: str, uri: str, environment: dict[str, str], *, keep: bool) -> Sample:
-        """One run. The processor time is what the program took itself, its start and its imports left out."""
+        """One run. The processor time is what the program took itself, its start and its imports
+        left out."""
         if name == "headrace-cli":
-            command = [str(self._headrace), "stream", uri, "--memory-limit", str(MEMORY_LIMIT), "-q", "--stats", "-"]
+            command = [
+                str(self._headrace),
+                "stream",
+                uri,
+                "--memory-limit",
+                str(MEMORY_LIMIT),
+                "-q",
+                "--stats",
+                "-",
+            ]
         else:
-            command = [str(self.python), str(PEERS / "contender.py"), name, uri, "--memory-limit", str(MEMORY_LIMIT)]
+            command = [
+                str(self.python),
+                str(PEERS / "contender.py"),
+                name,
+                uri,
+                "--memory-limit",
+                str(MEMORY_LIMIT),
+            ]
             command += ["--keep"] if keep else []
-        # torch's threads wait for each other without spinning: on few cores they would keep the rest from working.
+        # torch's threads wait for each other without spinning: on few cores they would keep the
+        # rest from working.
         environment = {"OMP_WAIT_POLICY": "passive", **environment}
         [sample] = run(command, startup_seconds=STARTUP_SECONDS, **environment)
         sample.stats.setdefault("bare_rss_bytes", 0)
         expected = (self.description["tensors"], self.description["tensor_bytes"])
         found = (sample.number("tensors"), sample.bytes)
         if found != expected:
-            raise RunError(f"{name}: expected {expected[0]} tensors of {expected[1]} bytes, got {found[0]} of {found[1]}")
+            raise RunError(
+                f"{name}: expected {expected[0]} tensors of {expected[1]} bytes, "
+                f"got {found[0]} of {found[1]}"
+            )
         return dataclasses.replace(sample, cpu_seconds=sample.number("cpu_seconds"))
 
 
@@ -116,7 +148,10 @@ def from_seaweedfs(peers: Peers) -> Iterator[Place]:
             if not file.name.startswith("."):
                 client.put_object(BUCKET, f"{peers.name}/{file.name}", file)
         os.sync()  # or it would be written back in the middle of the runs
-        yield f"s3://{BUCKET}/{peers.name}", s3_environment(server.endpoint, server.access_key, server.secret_key)
+        yield (
+            f"s3://{BUCKET}/{peers.name}",
+            s3_environment(server.endpoint, server.access_key, server.secret_key),
+        )
 
 
 @contextlib.contextmanager
@@ -137,7 +172,10 @@ class Comparison:
 
 REMOTE = ("headrace", "flyte", "runai", "obstore")
 LOCAL = ("headrace", "safetensors", "fastsafetensors", "runai", "obstore")
-NGINX = "nginx on loopback, one worker, answers S3's ranged GETs from tmpfs without looking at signatures."
+NGINX = """nginx on loopback, one worker, answers S3's ranged GETs from tmpfs without looking at
+signatures."""
+FILES = """Files on tmpfs. What comes as a view of a mapped file is copied, as nobody has read it
+before."""
 
 # In the order of RESULTS.md.
 SECTIONS = {
@@ -149,7 +187,12 @@ SECTIONS = {
         rates={"flyte": 4, "runai": 3},
     ),
     "peers-s3-kept": Comparison(
-        "Beside other libraries: S3 over HTTP, tensors kept", NGINX, over_http, REMOTE, True, {"flyte": 2, "runai": 2}
+        "Beside other libraries: S3 over HTTP, tensors kept",
+        NGINX,
+        over_http,
+        REMOTE,
+        True,
+        {"flyte": 2, "runai": 2},
     ),
     "peers-tls": Comparison(
         "Beside other libraries: S3 over TLS, tensors dropped",
@@ -159,19 +202,19 @@ SECTIONS = {
     ),
     "peers-seaweedfs": Comparison(
         "Beside other libraries: SeaweedFS, tensors dropped",
-        "SeaweedFS on loopback, which checks signatures and takes more processor time than any client.",
+        "SeaweedFS on loopback, which checks signatures and takes more time than any client.",
         from_seaweedfs,
         REMOTE,
     ),
     "peers-local": Comparison(
         "Beside other libraries: local files, tensors dropped",
-        "Files on tmpfs. What comes as a view of a mapped file is copied, as nobody has read it before.",
+        FILES,
         from_folder,
         ("headrace", "headrace-cli", *LOCAL[1:]),
     ),
     "peers-local-kept": Comparison(
         "Beside other libraries: local files, tensors kept",
-        "Files on tmpfs. What comes as a view of a mapped file is copied, as nobody has read it before.",
+        FILES,
         from_folder,
         LOCAL,
         True,
@@ -190,22 +233,36 @@ def measure(peers: Peers, name: str, chosen: set[str]) -> tuple[Section, dict]:
         rounds = alternate(
             name,
             peers.rounds,
-            {each: lambda each=each: peers.contender(each, uri, environment, keep=comparison.keep) for each in names},
+            {
+                each: lambda each=each: peers.contender(
+                    each, uri, environment, keep=comparison.keep
+                )
+                for each in names
+            },
             peers.condition,
         )
     stats = {each: rounds[0][each].stats for each in names if "version" in rounds[0][each].stats}
-    versions = dict.fromkeys(f"{each.partition('-')[0]} {found['version']}" for each, found in stats.items())
+    versions = dict.fromkeys(
+        f"{each.partition('-')[0]} {found['version']}" for each, found in stats.items()
+    )
     explanation = f"""{comparison.where} Each library in a process of its own, with its own defaults
-        ({", ".join(versions)}; torch {rounds[0]["headrace"].stats["torch"]}). The clock begins after the imports; memory is
-        what comes on top of the interpreter with torch (for the program: all of it). """
+        ({", ".join(versions)}; torch {stats["headrace"]["torch"]}). The clock begins after the
+        imports; memory is what comes on top of the interpreter with torch (for the program: all of
+        it). """
     if "headrace-async" in names:
         explanation += "headrace is `stream_sync()`, headrace-async `stream()`."
     # What stands in a folder of this machine is shown without the folder.
     shown = uri if "://" in uri else f"FOLDER/{peers.name}"
-    commands = [f"contender.py {'--keep ' if comparison.keep else ''}{each} {shown}" for each in names if each != "headrace-cli"]
+    commands = [
+        f"contender.py {'--keep ' if comparison.keep else ''}{each} {shown}"
+        for each in names
+        if each != "headrace-cli"
+    ]
     if "headrace-cli" in names:
         commands.append(f"headrace stream {shown} --memory-limit 1GiB -q --stats -")
-    section = make_section(name, comparison.title, explanation, commands, rounds, FIGURES, verdicts(rounds, comparison))
+    section = make_section(
+        name, comparison.title, explanation, commands, rounds, FIGURES, verdicts(rounds, comparison)
+    )
     section.explanation += f"\n\n![{comparison.title}](peers/charts/{name}.svg)"
     panels = [
         {
@@ -224,24 +281,51 @@ def verdicts(rounds: Rounds, comparison: Comparison) -> list:
     peers = [each for each in there if not each.startswith("headrace")]
     for peer, target in comparison.rates.items():
         if peer in there:
-            found.append(compare(rounds, RATE, "headrace", peer, f"throughput, of {peer}'s", target))
+            found.append(
+                compare(rounds, RATE, "headrace", peer, f"throughput, of {peer}'s", target)
+            )
     if "flyte" in there and comparison.rates and not comparison.keep:
         found.append(compare(rounds, CPU, "headrace", "flyte", "CPU per GB, of flyte's", 0.25, "≤"))
     if not comparison.keep:
         worst = max(ABOVE.value(result["headrace"]) for result in rounds)
-        found.append(judge(worst, "peak RSS above torch", "{:.0f} MiB", MEMORY_LIMIT / MIB + 100, "≤"))
+        found.append(
+            judge(worst, "peak RSS above torch", "{:.0f} MiB", MEMORY_LIMIT / MIB + 100, "≤")
+        )
     if peers:
         soonest = min(peers, key=lambda peer: median(rounds, peer, FIRST.value))
-        found.append(compare(rounds, FIRST, "headrace", soonest, f"first tensor, of {soonest}'s (the soonest peer)", 1, "≤"))
+        found.append(
+            compare(
+                rounds,
+                FIRST,
+                "headrace",
+                soonest,
+                f"first tensor, of {soonest}'s (the soonest peer)",
+                1,
+                "≤",
+            )
+        )
     if "headrace-cli" in there:
-        found.append(compare(rounds, RATE, "headrace", "headrace-cli", "throughput from Python, of the program's", 0.95))
+        found.append(
+            compare(
+                rounds,
+                RATE,
+                "headrace",
+                "headrace-cli",
+                "throughput from Python, of the program's",
+                0.95,
+            )
+        )
     return found
 
 
 def draw(python: pathlib.Path, chart: dict, file: pathlib.Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     made = subprocess.run(
-        [str(python), str(PEERS / "charts.py"), str(file)], input=json.dumps(chart), capture_output=True, text=True, check=False
+        [str(python), str(PEERS / "charts.py"), str(file)],
+        input=json.dumps(chart),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode != 0:
         raise RunError(f"charts.py: {made.stderr.strip()}")
@@ -249,15 +333,31 @@ def draw(python: pathlib.Path, chart: dict, file: pathlib.Path) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="./run bench-peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="./run bench-peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add, path = parser.add_argument, pathlib.Path
     add("names", nargs="*", metavar="SECTION", help="sections to run (default: all), or: list")
     add("--contenders", metavar="NAME,...", help="only these beside headrace (default: all)")
-    add("--rounds", type=int, metavar="N", help=f"rounds of each (default: {USUAL_ROUNDS}, with --quick 1)")
+    add(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help=f"rounds of each (default: {USUAL_ROUNDS}, with --quick 1)",
+    )
     add("--quick", action="store_true", help="few rounds, nothing written")
-    add("--write", action="store_true", help="write RESULTS.md and the charts however few the rounds")
-    add("--checkpoint", choices=make_checkpoint.CHECKPOINTS, default=USUAL_CHECKPOINT, help="default: %(default)s")
+    add(
+        "--write",
+        action="store_true",
+        help="write RESULTS.md and the charts however few the rounds",
+    )
+    add(
+        "--checkpoint",
+        choices=make_checkpoint.CHECKPOINTS,
+        default=USUAL_CHECKPOINT,
+        help="default: %(default)s",
+    )
     add(
         "--dir",
         type=path,
@@ -265,9 +365,26 @@ def parse_arguments() -> argparse.Namespace:
         default=path("/dev/shm/headrace-bench"),
         help="the checkpoints, on tmpfs, kept for the next time (default: %(default)s)",
     )
-    add("--build", type=path, metavar="FOLDER", default=BENCH.parent / "build", help="the build to measure (default: build)")
-    add("--python", type=path, metavar="FILE", help="the Python that has the contenders (default: that of peers-venv in the build)")
-    add("--results", type=path, metavar="FILE", default=BENCH / "RESULTS.md", help="what to write; charts go beside it")
+    add(
+        "--build",
+        type=path,
+        metavar="FOLDER",
+        default=BENCH.parent / "build",
+        help="the build to measure (default: build)",
+    )
+    add(
+        "--python",
+        type=path,
+        metavar="FILE",
+        help="the Python that has the contenders (default: that of peers-venv in the build)",
+    )
+    add(
+        "--results",
+        type=path,
+        metavar="FILE",
+        default=BENCH / "RESULTS.md",
+        help="what to write; charts go beside it",
+    )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in SECTIONS and name != "list"]
     if unknown:
@@ -275,7 +392,10 @@ def parse_arguments() -> argparse.Namespace:
     known = {each for comparison in SECTIONS.values() for each in comparison.contenders}
     arguments.chosen = set(arguments.contenders.split(",")) if arguments.contenders else known
     if arguments.chosen - known:
-        parser.error(f"no contender named {', '.join(sorted(arguments.chosen - known))} (there are: {', '.join(sorted(known))})")
+        parser.error(
+            f"no contender named {', '.join(sorted(arguments.chosen - known))} "
+            f"(there are: {', '.join(sorted(known))})"
+        )
     if arguments.rounds is None:
         arguments.rounds = 1 if arguments.quick else USUAL_ROUNDS
     if arguments.rounds < 1:
@@ -300,13 +420,18 @@ def main() -> int:
             del os.environ[name]
 
     names = [name for name in SECTIONS if name in arguments.names or not arguments.names]
-    usual = arguments.checkpoint == USUAL_CHECKPOINT and arguments.rounds >= USUAL_ROUNDS and not arguments.contenders
+    usual = (
+        arguments.checkpoint == USUAL_CHECKPOINT
+        and arguments.rounds >= USUAL_ROUNDS
+        and not arguments.contenders
+    )
     will_write = arguments.write or (usual and not arguments.quick)
     command = " ".join(["./run bench-peers", *arguments.names])
     if arguments.contenders:
         command += f" --contenders {arguments.contenders}"
     if arguments.checkpoint != USUAL_CHECKPOINT:
         command += f" --checkpoint {arguments.checkpoint}"
+    commit = machine.describe_commit(BENCH.parent)
     sections, failed = [], []
     try:
         arguments.dir.mkdir(parents=True, exist_ok=True)
@@ -319,7 +444,11 @@ def main() -> int:
             python=arguments.python,
         )
         with tempfile.TemporaryDirectory(prefix="headrace-peers-") as scratch:
-            charts = arguments.results.resolve().parent / "peers" / "charts" if will_write else pathlib.Path(scratch)
+            charts = (
+                arguments.results.resolve().parent / "peers" / "charts"
+                if will_write
+                else pathlib.Path(scratch)
+            )
             for name in names:
                 say(f"{name}: {SECTIONS[name].title}")
                 load, before = os.getloadavg()[0], machine.processor_times()
@@ -332,10 +461,11 @@ def main() -> int:
                     continue
                 stolen = machine.stolen_share(before, machine.processor_times())
                 section.provenance = [
-                    f"`{command}`, rounds: {arguments.rounds}, {machine.describe_commit(BENCH.parent)}",
+                    f"`{command}`, rounds: {arguments.rounds}, {commit}",
                     machine.describe_machine(),
                     machine.describe_build(arguments.build),
-                    f"load at the start {load:.1f}, processor time taken by the host {100 * stolen:.0f} %",
+                    f"load at the start {load:.1f}, "
+                    f"processor time taken by the host {100 * stolen:.0f} %",
                 ]
                 sections.append(section)
                 print(section.summary(), flush=True)
@@ -343,7 +473,10 @@ def main() -> int:
             write_results(arguments.results, sections, [*COMPARISONS, *SECTIONS])
             say(f"written: {os.path.relpath(arguments.results)}")
         elif sections:
-            say(f"RESULTS.md is not written: for that, all contenders, {USUAL_ROUNDS} rounds or more and the usual checkpoint, or --write")
+            say(
+                "RESULTS.md is not written: for that, all contenders, "
+                f"{USUAL_ROUNDS} rounds or more and the usual checkpoint, or --write"
+            )
     except OSError as error:
         say(f"bench-peers: {error}")
         return 1

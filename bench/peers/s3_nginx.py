@@ -1,5 +1,6 @@
-"""An S3 server that costs the processor next to nothing: nginx, which answers path-style GETs of one bucket from a folder,
-with or without a signature, and a listing that was written before. Over TLS it speaks TLS 1.3 with AES-128-GCM alone."""
+"""An S3 server that costs the processor next to nothing: nginx, which answers path-style GETs of
+one bucket from a folder, with or without a signature, and a listing that was written before. Over
+TLS it speaks TLS 1.3 with AES-128-GCM alone."""
 
 import pathlib
 from xml.sax.saxutils import escape
@@ -8,7 +9,8 @@ from nginx import Nginx, openssl
 
 BUCKET = "bench"
 
-# The listing has one page and ignores its arguments; whatever asks for it wants the one checkpoint that is there.
+# The listing has one page and ignores its arguments; whatever asks for it wants the one checkpoint
+# that is there.
 _LOCATIONS = """
     location = /{bucket} {{ rewrite ^ /.listing last; }}
     location = /{bucket}/ {{ rewrite ^ /.listing last; }}
@@ -18,7 +20,8 @@ _LOCATIONS = """
 
 
 class S3Nginx(Nginx):
-    """`with S3Nginx(root, "model") as server:` serves `s3://bench/model` from `root/model` at `server.url`."""
+    """`with S3Nginx(root, "model") as server:` serves `s3://bench/model` from `root/model` at
+    `server.url`."""
 
     def __init__(self, root: pathlib.Path, prefix: str, *, tls: bool = False):
         super().__init__(root, tls=tls)
@@ -34,20 +37,50 @@ class S3Nginx(Nginx):
         return _LOCATIONS.format(bucket=BUCKET, listing=listing, root=self._root)
 
     def _make_certificate(self) -> None:
-        """An authority and what it signed: some contenders refuse a certificate that signed itself."""
+        """An authority and what it signed: some contenders refuse a certificate that signed
+        itself."""
         folder = pathlib.Path(self._folder.name)
         self.ca_file, self._key = str(folder / "authority.pem"), str(folder / "key.pem")
-        authority_key, request, extensions = (str(folder / name) for name in ("authority.key", "request.pem", "extensions"))
-        pathlib.Path(extensions).write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=critical,CA:FALSE\n", encoding="ascii")
+        authority_key, request, extensions = (
+            str(folder / name) for name in ("authority.key", "request.pem", "extensions")
+        )
+        pathlib.Path(extensions).write_text(
+            "subjectAltName=IP:127.0.0.1\nbasicConstraints=critical,CA:FALSE\n", encoding="ascii"
+        )
         new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-        openssl(*new, "-x509", "-days", "2", "-subj", "/CN=headrace", "-keyout", authority_key, "-out", self.ca_file)
+        openssl(
+            *new,
+            "-x509",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=headrace",
+            "-keyout",
+            authority_key,
+            "-out",
+            self.ca_file,
+        )
         openssl(*new, "-subj", "/CN=127.0.0.1", "-keyout", self._key, "-out", request)
-        sign = ["openssl", "x509", "-req", "-in", request, "-CA", self.ca_file, "-CAkey", authority_key, "-set_serial", "1"]
+        sign = [
+            "openssl",
+            "x509",
+            "-req",
+            "-in",
+            request,
+            "-CA",
+            self.ca_file,
+            "-CAkey",
+            authority_key,
+            "-set_serial",
+            "1",
+        ]
         self._certificate = str(folder / "certificate.pem")
         openssl(*sign, "-days", "2", "-extfile", extensions, "-out", self._certificate)
 
     def _listing(self) -> str:
-        files = sorted(path for path in (self._root / self._prefix).iterdir() if not path.name.startswith("."))
+        files = sorted(
+            path for path in (self._root / self._prefix).iterdir() if not path.name.startswith(".")
+        )
         contents = "".join(
             f"<Contents><Key>{escape(f'{self._prefix}/{path.name}')}</Key><Size>{path.stat().st_size}</Size>"
             f"<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>{escape(_etag(path))}</ETag>"
@@ -68,7 +101,9 @@ def _etag(path: pathlib.Path) -> str:
     return f'"{int(found.st_mtime):x}-{found.st_size:x}"'
 
 
-def s3_environment(endpoint: str, access_key: str, secret_key: str, ca_file: str = "") -> dict[str, str]:
+def s3_environment(
+    endpoint: str, access_key: str, secret_key: str, ca_file: str = ""
+) -> dict[str, str]:
     found = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": access_key,

@@ -1,8 +1,9 @@
-"""Runs vLLM and prints what it generates, for test_vllm.py: a process of its own, as an engine keeps its state to the end.
+"""Runs vLLM and prints what it generates, for test_vllm.py: a process of its own, as an engine
+keeps its state to the end.
 
-generate.py JSON: a list of the keyword arguments of one engine each. The last line of stdout is a JSON array with the tokens
-that each engine gives for each prompt, and the logarithm of their probability. With HEADRACE_TEST_STREAM_FIRST this process
-streams before it starts the first engine.
+generate.py JSON: a list of the keyword arguments of one engine each. The last line of stdout is a
+JSON array with the tokens that each engine gives for each prompt, and the logarithm of their
+probability. With HEADRACE_TEST_STREAM_FIRST this process streams before it starts the first engine.
 """
 
 import gc
@@ -35,9 +36,19 @@ def main() -> None:
             pass
     for arguments in engines:
         engine = LLM(**{**COMMON, **arguments})
-        sampling = SamplingParams(temperature=0, max_tokens=12, detokenize=False, ignore_eos=True, logprobs=1)
-        outputs = engine.generate([TokensPrompt(prompt_token_ids=prompt) for prompt in PROMPTS], sampling, use_tqdm=False)
-        answers.append([[list(each.token_ids), each.cumulative_logprob] for output in outputs for each in output.outputs])
+        sampling = SamplingParams(
+            temperature=0, max_tokens=12, detokenize=False, ignore_eos=True, logprobs=1
+        )
+        outputs = engine.generate(
+            [TokensPrompt(prompt_token_ids=prompt) for prompt in PROMPTS], sampling, use_tqdm=False
+        )
+        answers.append(
+            [
+                [list(each.token_ids), each.cumulative_logprob]
+                for output in outputs
+                for each in output.outputs
+            ]
+        )
         del engine
         gc.collect()
     print(json.dumps(answers))

@@ -1,5 +1,5 @@
-"""vLLM with the load format `headrace`: the real engine, on a processor. `./run test-vllm` runs this, in an environment of its
-own; it is no part of `./run test`."""
+"""vLLM with the load format `headrace`: the real engine, on a processor. `./run test-vllm` runs
+this, in an environment of its own; it is no part of `./run test`."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed here: ./run test-vllm makes an environment that has it")
+pytest.importorskip(
+    "vllm", reason="vLLM is not installed here: ./run test-vllm makes an environment that has it"
+)
 
 import torch
 from child_process import ChildProcess, free_ports
@@ -35,19 +37,25 @@ def models(tmp_path_factory) -> dict[str, Path]:
     """A folder for each kind of model; qwen2's weights are in several files with an index."""
     root = tmp_path_factory.mktemp("models")
     return {
-        kind: make_model(kind, root / kind, shard_size="300KB" if kind == "qwen2" else "10GB") for kind in CONFIGURATIONS
+        kind: make_model(kind, root / kind, shard_size="300KB" if kind == "qwen2" else "10GB")
+        for kind in CONFIGURATIONS
     }
 
 
 def environment(**changes: str) -> dict[str, str]:
     """In one process, and with no access to the Hub."""
-    usual = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+    usual = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "INFO",
+    }
     return {**os.environ, **usual, **changes}
 
 
 def generate(*engines: dict, **changes: str) -> list:
-    """What each engine, made by these arguments, answers to the prompts of generate.py: tokens and their logarithmic
-    probabilities."""
+    """What each engine, made by these arguments, answers to the prompts of generate.py: tokens and
+    their logarithmic probabilities."""
     finished = subprocess.run(
         [sys.executable, str(HERE / "generate.py"), json.dumps(engines)],
         env=environment(**changes),
@@ -74,7 +82,9 @@ def aws_environment(server):
 
 
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
-def test_every_source_gives_the_tokens_of_the_default_loader(kind, models, nginx, seaweedfs, tmp_path):
+def test_every_source_gives_the_tokens_of_the_default_loader(
+    kind, models, nginx, seaweedfs, tmp_path
+):
     folder = models[kind]
     for file in folder.iterdir():
         (nginx.root / file.name).write_bytes(file.read_bytes())
@@ -85,7 +95,9 @@ def test_every_source_gives_the_tokens_of_the_default_loader(kind, models, nginx
     with aws_environment(seaweedfs):
         # A server without listings: what lies beside the weights is taken from the folder.
         over_http = {"load_format": LOAD_FORMAT, "model_loader_extra_config": {"uri": nginx.url}}
-        from_s3 = engine_args(f"s3://{bucket}/models/tiny", local_dir=tmp_path / "s3", memory_limit=256 << 20)
+        from_s3 = engine_args(
+            f"s3://{bucket}/models/tiny", local_dir=tmp_path / "s3", memory_limit=256 << 20
+        )
         default, local, http, s3 = generate(
             {"model": str(folder)},
             engine_args(folder),
@@ -104,7 +116,9 @@ def test_weights_come_from_the_uri_and_not_from_the_folder_of_the_configuration(
     other = make_model("llama", tmp_path / "other", seed=1)
     streamed = {"load_format": LOAD_FORMAT, "model_loader_extra_config": {"uri": str(other)}}
     first, second, mixed = generate(
-        {"model": str(models["llama"])}, {"model": str(other)}, {"model": str(models["llama"]), **streamed}
+        {"model": str(models["llama"])},
+        {"model": str(other)},
+        {"model": str(models["llama"]), **streamed},
     )
     assert first != second
     assert mixed == second
@@ -129,16 +143,41 @@ def test_vllm_serve_takes_the_uri_on_its_command_line(models, seaweedfs, tmp_pat
     [expected] = generate({"model": str(models["llama"])})
     with aws_environment(seaweedfs):
         words = subprocess.run(
-            [sys.executable, "-m", "headrace.vllm", "s3://vllm-serve/tiny", "--local-dir", str(tmp_path / "local")],
+            [
+                sys.executable,
+                "-m",
+                "headrace.vllm",
+                "s3://vllm-serve/tiny",
+                "--local-dir",
+                str(tmp_path / "local"),
+            ],
             capture_output=True,
             text=True,
             check=True,
         ).stdout.split()
         (port,) = free_ports(1)
-        command = [Path(sys.executable).with_name("vllm"), "serve", *words, "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--dtype", "float32", "--max-model-len", "64", "--max-num-seqs", "4", "--enforce-eager"]
+        command = [
+            Path(sys.executable).with_name("vllm"),
+            "serve",
+            *words,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        command += [
+            "--dtype",
+            "float32",
+            "--max-model-len",
+            "64",
+            "--max-num-seqs",
+            "4",
+            "--enforce-eager",
+        ]
         command += ["--kv-cache-memory-bytes", str(64 << 20), "--served-model-name", "tiny"]
-        server = ChildProcess(command, log=tmp_path / "serve.log", env=environment(VLLM_ENABLE_V1_MULTIPROCESSING="1"))
+        server = ChildProcess(
+            command, log=tmp_path / "serve.log", env=environment(VLLM_ENABLE_V1_MULTIPROCESSING="1")
+        )
         try:
             server.wait_until(lambda: _is_healthy(port), limit=RUN_LIMIT_SECONDS)
             question = {
@@ -182,8 +221,14 @@ def test_a_stream_that_fails_fails_the_engine_with_the_words_of_headrace(models,
 def checkpoint(tmp_path) -> Path:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    tensors = {f"layers.0.experts.{number}.up_proj.weight": torch.full((4, 4), float(number)) for number in range(4)}
-    save_file({**tensors, "norm.weight": torch.ones(4), "mtp.weight": torch.ones(2)}, folder / "model.safetensors")
+    tensors = {
+        f"layers.0.experts.{number}.up_proj.weight": torch.full((4, 4), float(number))
+        for number in range(4)
+    }
+    save_file(
+        {**tensors, "norm.weight": torch.ones(4), "mtp.weight": torch.ones(2)},
+        folder / "model.safetensors",
+    )
     return folder
 
 
@@ -195,7 +240,9 @@ def make_loader(**extra):
 
 
 def model_config(model: Path | str, **changes) -> SimpleNamespace:
-    return SimpleNamespace(**{"model": str(model), "revision": None, "model_weights": "", **changes})
+    return SimpleNamespace(
+        **{"model": str(model), "revision": None, "model_weights": "", **changes}
+    )
 
 
 def names(loader, config, model=None) -> list[str]:
@@ -215,7 +262,9 @@ def test_tensors_are_those_of_the_files(checkpoint):
 def test_tensors_arrive_in_host_memory_whatever_the_default_device_is(checkpoint):
     loader = make_loader(uri=str(checkpoint))
     with torch.device("meta"):
-        streamed = dict(loader.get_all_weights(model_config("configuration-alone"), SimpleNamespace()))
+        streamed = dict(
+            loader.get_all_weights(model_config("configuration-alone"), SimpleNamespace())
+        )
     assert {tensor.device.type for tensor in streamed.values()} == {"cpu"}
 
 
@@ -225,7 +274,9 @@ def test_secondary_weights_are_loaded_the_default_way(checkpoint, tmp_path):
     save_file({"linear.weight": torch.zeros(3)}, second / "model.safetensors")
     source = DefaultModelLoader.Source(model_or_path=str(second), revision=None, prefix="head.")
     loader = make_loader(uri=str(checkpoint))
-    found = names(loader, model_config("configuration-alone"), SimpleNamespace(secondary_weights=[source]))
+    found = names(
+        loader, model_config("configuration-alone"), SimpleNamespace(secondary_weights=[source])
+    )
     assert "head.linear.weight" in found
     assert len(found) == 7
 
@@ -237,18 +288,23 @@ def test_without_a_uri_the_folder_of_the_model_is_streamed(checkpoint):
 def test_without_a_uri_a_repository_of_the_hub_is_streamed_at_its_revision(monkeypatch):
     opened = capture_streamers(monkeypatch)
     names(make_loader(max_concurrency=3), model_config("org/name", revision="abc"))
-    assert opened == [("hf://org/name@abc", {"max_concurrency": 3})]
+    assert opened == [("hf://org/name@abc", {"max_concurrency": 3, "progress": True})]
 
 
 def test_options_reach_the_streamer(monkeypatch):
     opened = capture_streamers(monkeypatch)
-    options = {"chunk_size": 1 << 20, "memory_limit": 64 << 20, "storage_options": {"endpoint": "http://127.0.0.1:1"}}
+    options = {
+        "chunk_size": 1 << 20,
+        "memory_limit": 64 << 20,
+        "storage_options": {"endpoint": "http://127.0.0.1:1"},
+    }
     names(make_loader(uri="s3://bucket/model", **options), model_config("configuration-alone"))
-    assert opened == [("s3://bucket/model", options)]
+    assert opened == [("s3://bucket/model", {**options, "progress": True})]
 
 
 def capture_streamers(monkeypatch) -> list:
-    """Has the loader use a streamer without tensors, and gives the list of what such streamers were made with."""
+    """Has the loader use a streamer without tensors, and gives the list of what such streamers were
+    made with."""
     import headrace._vllm_loader as module
 
     opened = []
@@ -273,7 +329,9 @@ def test_experts_of_other_processes_are_not_fetched(checkpoint):
 
 def test_weights_that_the_model_does_not_use_are_not_fetched(checkpoint):
     model = SimpleNamespace(is_unused_checkpoint_weight=lambda name: not name.startswith("mtp."))
-    assert names(make_loader(uri=str(checkpoint)), model_config("configuration-alone"), model) == ["mtp.weight"]
+    assert names(make_loader(uri=str(checkpoint)), model_config("configuration-alone"), model) == [
+        "mtp.weight"
+    ]
 
 
 def test_a_model_of_other_files_is_refused_and_told_what_to_do(checkpoint):
@@ -291,26 +349,59 @@ def test_torchao_checkpoints_are_refused_and_told_what_to_do(checkpoint):
 
 def load_model(loader, config, *, draft=None, target=None, draft_load_config=None) -> None:
     """As far as the loader's part in loading a model goes."""
-    speculative = SimpleNamespace(draft_model_config=draft, target_model_config=target, draft_load_config=draft_load_config)
+    speculative = SimpleNamespace(
+        draft_model_config=draft, target_model_config=target, draft_load_config=draft_load_config
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DefaultModelLoader, "load_model", lambda *_, **__: None)
-        loader.load_model(SimpleNamespace(speculative_config=speculative if draft else None), config)
+        loader.load_model(
+            SimpleNamespace(speculative_config=speculative if draft else None), config
+        )
 
 
 def test_a_draft_model_comes_from_its_own_folder(checkpoint, tmp_path):
     draft = tmp_path / "draft"
     draft.mkdir()
     save_file({"draft.weight": torch.zeros(3)}, draft / "model.safetensors")
-    loader, target_config, draft_config = make_loader(uri=str(checkpoint)), model_config("target"), model_config(draft)
+    loader, target_config, draft_config = (
+        make_loader(uri=str(checkpoint)),
+        model_config("target"),
+        model_config(draft),
+    )
     for config in (target_config, draft_config):
         load_model(loader, config, draft=draft_config, target=target_config)
     assert len(names(loader, target_config)) == 6
     assert names(loader, draft_config) == ["draft.weight"]
 
 
+def test_how_the_uri_is_reached_says_nothing_about_a_draft_model(monkeypatch):
+    opened = capture_streamers(monkeypatch)
+    storage = {"endpoint": "http://127.0.0.1:1"}
+    loader = make_loader(uri="s3://bucket/target", storage_options=storage, memory_limit=64 << 20)
+    target_config, draft_config = model_config("target"), model_config("org/draft")
+    load_model(loader, target_config, draft=draft_config, target=target_config)
+    names(loader, draft_config)
+    assert opened == [("hf://org/draft", {"memory_limit": 64 << 20, "progress": True})]
+
+
+def test_options_that_are_null_are_left_at_their_defaults(monkeypatch):
+    opened = capture_streamers(monkeypatch)
+    names(make_loader(uri="s3://bucket/model", revision=None, device=None), model_config("any"))
+    assert opened == [("s3://bucket/model", {"progress": True})]
+
+
 def test_a_draft_with_settings_of_its_own_comes_from_its_own_uri(checkpoint, tmp_path):
-    loader, draft_config = make_loader(uri=str(checkpoint), memory_limit=64 << 20), model_config("draft-of-another")
-    load_model(loader, draft_config, draft=draft_config, target=model_config("target"), draft_load_config=object())
+    loader, draft_config = (
+        make_loader(uri=str(checkpoint), memory_limit=64 << 20),
+        model_config("draft-of-another"),
+    )
+    load_model(
+        loader,
+        draft_config,
+        draft=draft_config,
+        target=model_config("target"),
+        draft_load_config=object(),
+    )
     assert len(names(loader, draft_config)) == 6
 
 
@@ -326,7 +417,9 @@ def test_a_reload_from_another_folder_reads_that_folder(checkpoint, tmp_path):
 
 
 def test_a_loader_whose_consumer_stops_half_way_leaves_no_stream_behind(checkpoint):
-    weights = make_loader(uri=str(checkpoint)).get_all_weights(model_config("configuration-alone"), SimpleNamespace())
+    weights = make_loader(uri=str(checkpoint)).get_all_weights(
+        model_config("configuration-alone"), SimpleNamespace()
+    )
     next(weights)
     weights.close()
     assert len(names(make_loader(uri=str(checkpoint)), model_config("configuration-alone"))) == 6
@@ -409,8 +502,28 @@ def test_the_entry_point_names_register():
 
 
 def test_registering_without_vllm_does_nothing():
-    code = "import sys; sys.modules['vllm'] = None; from headrace.vllm import register; register(); assert 'torch' not in sys.modules"
+    code = """
+import importlib.util, sys
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "vllm" else find_spec(name, *more)
+from headrace.vllm import register
+register()
+assert "torch" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_registering_with_a_vllm_of_another_shape_warns_and_does_not_fail():
+    code = """
+import sys
+sys.modules["vllm.model_executor.model_loader"] = None
+from headrace.vllm import register
+register()
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "load format headrace is not there" in finished.stderr
 
 
 def test_the_command_prints_words_that_a_shell_passes_on(checkpoint):
@@ -421,7 +534,10 @@ def test_the_command_prints_words_that_a_shell_passes_on(checkpoint):
         check=True,
     ).stdout
     through_a_shell = subprocess.run(
-        ["sh", "-c", f"printf '%s\\n' $(printf %s {shlex.quote(printed)})"], capture_output=True, text=True, check=True
+        ["sh", "-c", f"printf '%s\\n' $(printf %s {shlex.quote(printed)})"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines()
     model, load_format_flag, load_format, extra_flag, extra = through_a_shell
     assert [model, load_format_flag, load_format, extra_flag] == [
@@ -432,7 +548,10 @@ def test_the_command_prints_words_that_a_shell_passes_on(checkpoint):
 
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
     finished = subprocess.run(
-        [sys.executable, "-m", "headrace.vllm", str(tmp_path / "nowhere")], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "headrace.vllm", str(tmp_path / "nowhere")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert finished.returncode == 1
     assert finished.stdout == ""
@@ -440,6 +559,9 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
 
 
 def test_headrace_alone_imports_no_vllm():
-    code = "import sys, headrace, headrace.vllm; assert not {'vllm', 'torch', 'numpy'} & set(sys.modules)"
+    code = """
+import sys, headrace, headrace.vllm
+assert not {"vllm", "torch", "numpy"} & set(sys.modules)
+"""
     subprocess.run([sys.executable, "-c", code], check=True)
     assert headrace.ModelStreamer

@@ -1,4 +1,5 @@
-"""Checkpoints of some hundred kilobytes whose answers depend on every layer, for vLLM on a processor."""
+"""Checkpoints of some hundred kilobytes whose answers depend on every layer, for vLLM on a
+processor."""
 
 from pathlib import Path
 
@@ -21,17 +22,25 @@ _SIZES = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "decoder_sparse_step": 1,
+}
 
 CONFIGURATIONS = {
     "qwen2": lambda: transformers.Qwen2Config(**_SIZES, tie_word_embeddings=True),
     "llama": lambda: transformers.LlamaConfig(**_SIZES, tie_word_embeddings=False),
-    "qwen3-moe": lambda: transformers.Qwen3MoeConfig(**_SIZES, **_EXPERTS, tie_word_embeddings=False),
+    "qwen3-moe": lambda: transformers.Qwen3MoeConfig(
+        **_SIZES, **_EXPERTS, tie_word_embeddings=False
+    ),
 }
 
 
 def make_model(kind: str, folder: Path, *, seed: int = 0, shard_size: str = "10GB") -> Path:
-    """Writes a model of `CONFIGURATIONS` with random weights and a tokenizer whose words are `w0` to `w255`."""
+    """Writes a model of `CONFIGURATIONS` with random weights and a tokenizer whose words are `w0`
+    to `w255`."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(CONFIGURATIONS[kind]())
     model.save_pretrained(folder, max_shard_size=shard_size)
@@ -42,7 +51,9 @@ def make_model(kind: str, folder: Path, *, seed: int = 0, shard_size: str = "10G
 def _make_tokenizer() -> transformers.PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(256)}, unk_token="w0"))
+    words = Tokenizer(
+        models.WordLevel({f"w{number}": number for number in range(256)}, unk_token="w0")
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, unk_token="w0", pad_token="w0", bos_token="w1", eos_token="w2"
