@@ -72,9 +72,18 @@ class azure_store final : public http_object_store {
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer& terms) override {
-    return list_pages(
-        loop, terms, *this, place_, location_,
-        {.make = &make_list_request, .parse = &parse_azure_page, .limit = max_azure_listing_body});
+    return list_pages(loop, terms, *this, place_, location_,
+                      {.make = &make_list_request<listing_depth::direct>,
+                       .parse = &parse_azure_page,
+                       .limit = max_azure_listing_body});
+  }
+
+  task<result<std::vector<object_entry>>> list_all(storage_loop& loop,
+                                                   const transfer& terms) override {
+    return list_pages(loop, terms, *this, place_, location_,
+                      {.make = &make_list_request<listing_depth::everything>,
+                       .parse = &parse_azure_page,
+                       .limit = max_azure_listing_body});
   }
 
   task<result<addressed_request>> get(storage_loop& loop, object_request wanted) override {
@@ -148,15 +157,16 @@ class azure_store final : public http_object_store {
   }
 
  private:
+  template <listing_depth depth>
   static task<result<addressed_request>> make_list_request(http_object_store& store,
                                                            storage_loop& loop, std::string marker) {
     auto& self = static_cast<azure_store&>(store);
     parameters query = {{"comp", "list"},
-                        {"delimiter", "/"},
                         {"include", "metadata"},  // directories are marked there
                         {"maxresults", std::to_string(max_azure_page)},
                         {"prefix", self.place_.prefix},
                         {"restype", "container"}};
+    if (depth == listing_depth::direct) query.emplace_back("delimiter", "/");
     if (!marker.empty()) query.emplace_back("marker", std::move(marker));
     auto made = co_await self.prepare(loop, self.address_.container_path(), std::move(query), {});
     co_return made;

@@ -116,24 +116,32 @@ class file_store final : public object_store {
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer&) override {
-    auto reading =
-        loop.context.helpers()->run([directory = directory_] { return read_directory(directory); });
+    auto reading = loop.context.helpers()->run([directory = directory_] {
+      return read_directory<std::filesystem::directory_iterator>(directory);
+    });
+    auto entries = co_await reading;
+    co_return entries;
+  }
+
+  task<result<std::vector<object_entry>>> list_all(storage_loop& loop, const transfer&) override {
+    auto reading = loop.context.helpers()->run([directory = directory_] {
+      return read_directory<std::filesystem::recursive_directory_iterator>(directory);
+    });
     auto entries = co_await reading;
     co_return entries;
   }
 
  private:
+  template <class Iterator>
   static result<std::vector<object_entry>> read_directory(const std::string& directory) {
-    namespace fs = std::filesystem;
     std::vector<object_entry> found;
     std::error_code failed;
-    for (fs::directory_iterator it(directory, failed), end; !failed && it != end;
-         it.increment(failed)) {
+    for (Iterator it(directory, failed), end; !failed && it != end; it.increment(failed)) {
       std::error_code gone;
       // Follows links: model caches are made of them.
       if (!it->is_regular_file(gone)) continue;
       const auto size = it->file_size(gone);
-      if (!gone) found.push_back({it->path().filename().string(), size});
+      if (!gone) found.push_back({it->path().lexically_relative(directory).string(), size});
     }
     if (failed) return failure{system_failure(failed, "cannot list " + directory)};
     std::ranges::sort(found, {}, &object_entry::name);

@@ -41,9 +41,18 @@ class gcs_store final : public http_object_store {
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer& terms) override {
-    return list_pages(
-        loop, terms, *this, place_, location_,
-        {.make = &make_list_request, .parse = &parse_s3_page, .limit = max_listing_body});
+    return list_pages(loop, terms, *this, place_, location_,
+                      {.make = &make_list_request<listing_depth::direct>,
+                       .parse = &parse_s3_page,
+                       .limit = max_listing_body});
+  }
+
+  task<result<std::vector<object_entry>>> list_all(storage_loop& loop,
+                                                   const transfer& terms) override {
+    return list_pages(loop, terms, *this, place_, location_,
+                      {.make = &make_list_request<listing_depth::everything>,
+                       .parse = &parse_s3_page,
+                       .limit = max_listing_body});
   }
 
   task<result<addressed_request>> get(storage_loop& loop, object_request wanted) override {
@@ -125,11 +134,13 @@ class gcs_store final : public http_object_store {
   }
 
  private:
+  template <listing_depth depth>
   static task<result<addressed_request>> make_list_request(http_object_store& store,
                                                            storage_loop& loop, std::string token) {
     auto& self = static_cast<gcs_store&>(store);
-    std::string query = "delimiter=%2F&encoding-type=url&list-type=2&prefix=" +
-                        percent_encode(self.place_.prefix, slash::encoded);
+    std::string query = depth == listing_depth::direct ? "delimiter=%2F&" : "";
+    query += "encoding-type=url&list-type=2&prefix=" +
+             percent_encode(self.place_.prefix, slash::encoded);
     if (!token.empty()) query += "&continuation-token=" + percent_encode(token, slash::encoded);
     auto made = co_await self.request(loop, "/" + self.bucket_, std::move(query), {});
     co_return made;

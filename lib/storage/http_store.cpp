@@ -48,6 +48,11 @@ class http_store final : public http_object_store {
         error(errc::unsupported, "a web server does not list its files", {.uri = location_})};
   }
 
+  task<result<std::vector<object_entry>>> list_all(storage_loop& loop,
+                                                   const transfer& terms) override {
+    return list(loop, terms);
+  }
+
   task<result<addressed_request>> get(storage_loop&, object_request wanted) override {
     const std::string& name = wanted.name;
     addressed_request made{.route = {origin_, network_}, .request = {}};

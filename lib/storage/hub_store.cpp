@@ -54,19 +54,33 @@ class hub_store final : public http_object_store {
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer& terms) override {
+    return list_tree(loop, terms, listing_depth::direct);
+  }
+
+  task<result<std::vector<object_entry>>> list_all(storage_loop& loop,
+                                                   const transfer& terms) override {
+    return list_tree(loop, terms, listing_depth::everything);
+  }
+
+  task<result<std::vector<object_entry>>> list_tree(storage_loop& loop, const transfer& terms,
+                                                    listing_depth depth) {
+    const bool direct = depth == listing_depth::direct;
     std::vector<object_entry> found;
     std::string next;
     for (std::size_t page = 0; page < page_limit; ++page) {
-      auto answer = co_await fetch_answer(
-          loop, terms, *this, location_,
-          {.make = &make_list_request, .argument = next, .limit = max_hub_answer});
+      auto answer =
+          co_await fetch_answer(loop, terms, *this, location_,
+                                {.make = direct ? &make_list_request<listing_depth::direct>
+                                                : &make_list_request<listing_depth::everything>,
+                                 .argument = next,
+                                 .limit = max_hub_answer});
       if (!answer) co_return failure{answer.error()};
       auto files = parse_hub_tree(answer->text);
       if (!files) co_return failure{files.error().with({.uri = location_})};
       for (auto& file : *files) {
         if (!file.path.starts_with(folder_)) continue;
         std::string name = file.path.substr(folder_.size());
-        if (!name.empty() && name.find('/') == std::string::npos)
+        if (!name.empty() && (!direct || name.find('/') == std::string::npos))
           found.push_back({std::move(name), file.size});
       }
       const auto field = answer->head.field("Link");
@@ -191,6 +205,7 @@ class hub_store final : public http_object_store {
   }
 
   /// `page`: what the page before it named; empty for the first one.
+  template <listing_depth depth>
   static task<result<addressed_request>> make_list_request(http_object_store& store,
                                                            storage_loop& loop, std::string page) {
     auto& self = static_cast<hub_store&>(store);
@@ -200,7 +215,8 @@ class hub_store final : public http_object_store {
       std::string_view folder = self.folder_;
       if (!folder.empty()) folder.remove_suffix(1);
       page = self.endpoint_.path + "/api/models/" + self.repository() + "/tree/" + *commit +
-             (folder.empty() ? "" : "/" + percent_encode(folder)) + "?recursive=false";
+             (folder.empty() ? "" : "/" + percent_encode(folder)) +
+             (depth == listing_depth::direct ? "?recursive=false" : "?recursive=true");
     }
     auto made = co_await self.request(loop, std::move(page));
     co_return made;

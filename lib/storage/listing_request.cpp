@@ -89,7 +89,9 @@ task<result<std::vector<object_entry>>> list_pages(storage_loop& loop, const tra
     auto read = how.parse(*body);
     if (!read) co_return failure{read.error().with({.uri = about})};
     for (const auto& object : read->objects) {
-      if (auto name = place.name_of(object.name)) found.push_back({std::move(*name), object.size});
+      auto name = place.name_of(object.name);
+      // An empty object with a slash at its end is how consoles make a folder.
+      if (name && !name->ends_with('/')) found.push_back({std::move(*name), object.size});
     }
     if (read->next.empty()) {
       std::ranges::sort(found, {}, &object_entry::name);

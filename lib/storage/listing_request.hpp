@@ -4,6 +4,7 @@
 #include "storage/object_place.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ struct text_answer {
 [[nodiscard]] task<result<text_answer>> fetch_answer(storage_loop& loop, const transfer& terms,
                                                      http_object_store& store, std::string about,
                                                      text_request wanted);
+
+/// Whether a listing holds what lies deeper, too.
+enum class listing_depth : std::uint8_t { direct, everything };
 
 /// One page of a listing.
 struct listing_page {

@@ -95,9 +95,18 @@ class s3_store final : public http_object_store {
   }
 
   task<result<std::vector<object_entry>>> list(storage_loop& loop, const transfer& terms) override {
-    return list_pages(
-        loop, terms, *this, place_, location_,
-        {.make = &make_list_request, .parse = &parse_s3_page, .limit = max_listing_body});
+    return list_pages(loop, terms, *this, place_, location_,
+                      {.make = &make_list_request<listing_depth::direct>,
+                       .parse = &parse_s3_page,
+                       .limit = max_listing_body});
+  }
+
+  task<result<std::vector<object_entry>>> list_all(storage_loop& loop,
+                                                   const transfer& terms) override {
+    return list_pages(loop, terms, *this, place_, location_,
+                      {.make = &make_list_request<listing_depth::everything>,
+                       .parse = &parse_s3_page,
+                       .limit = max_listing_body});
   }
 
   task<result<addressed_request>> get(storage_loop& loop, object_request wanted) override {
@@ -181,15 +190,15 @@ class s3_store final : public http_object_store {
     http_fields fields;
   };
 
+  template <listing_depth depth>
   static task<result<addressed_request>> make_list_request(http_object_store& store,
                                                            storage_loop& loop, std::string token) {
     auto& self = static_cast<s3_store&>(store);
-    request_parts parts{.key = {},
-                        .query = {{"delimiter", "/"},
-                                  {"encoding-type", "url"},
-                                  {"list-type", "2"},
-                                  {"prefix", self.place_.prefix}},
-                        .fields = {}};
+    request_parts parts{
+        .key = {},
+        .query = {{"encoding-type", "url"}, {"list-type", "2"}, {"prefix", self.place_.prefix}},
+        .fields = {}};
+    if (depth == listing_depth::direct) parts.query.emplace_back("delimiter", "/");
     if (!token.empty()) parts.query.emplace_back("continuation-token", std::move(token));
     auto made = co_await self.sign(loop, std::move(parts));
     co_return made;

@@ -17,6 +17,13 @@ task<std::vector<std::byte>> read_here(std::shared_ptr<const detail::model_state
   co_return std::move(bytes).value();
 }
 
+task<std::vector<object_entry>> list_here(std::shared_ptr<const detail::model_state> state,
+                                          detail::loop_services* loop) {
+  const transfer terms = state->terms_from(loop->context().now());
+  auto entries = co_await state->store->list_all(loop->storage(), terms);
+  co_return std::move(entries).value();
+}
+
 }  // namespace
 
 std::span<const tensor_info> model::tensors() const noexcept { return state_->contents.tensors; }
@@ -40,6 +47,13 @@ task<std::vector<std::byte>> model::read_file(std::string_view name) const {
   return detail::hosted<std::vector<std::byte>>(
       state_->runtime, [state = state_, name = std::string(name)](detail::loop_services& loop) {
         return detail::within(state->options.deadline, read_here(state, name, &loop));
+      });
+}
+
+task<std::vector<object_entry>> model::list_files() const {
+  return detail::hosted<std::vector<object_entry>>(
+      state_->runtime, [state = state_](detail::loop_services& loop) {
+        return detail::within(state->options.deadline, list_here(state, &loop));
       });
 }
 

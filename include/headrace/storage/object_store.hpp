@@ -4,24 +4,16 @@
 #include <headrace/base/uri.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/storage/credential_report.hpp>
+#include <headrace/storage/object_entry.hpp>
 #include <headrace/storage/range_source.hpp>
 #include <headrace/storage/storage_options.hpp>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace headrace {
-
-/// An object directly under a location.
-struct object_entry {
-  std::string name;  ///< Relative to the location: `model-00001-of-00004.safetensors`.
-  std::uint64_t size = 0;
-
-  friend bool operator==(const object_entry&, const object_entry&) = default;
-};
 
 /// A place in a store: a prefix, a directory, or a single object. Maps names to requests; policy is
 /// `range_source`'s.
@@ -38,6 +30,11 @@ class object_store {
   /// where the store does not list.
   [[nodiscard]] virtual task<result<std::vector<object_entry>>> list(storage_loop& loop,
                                                                      const transfer& terms) = 0;
+
+  /// What lies under the location at any depth, sorted by name; names hold a `/` for each level.
+  /// Errors as `list`.
+  [[nodiscard]] virtual task<result<std::vector<object_entry>>> list_all(storage_loop& loop,
+                                                                         const transfer& terms) = 0;
 
   /// The object `name`, relative to the location; with a single object, its own name. Nothing is
   /// asked yet.

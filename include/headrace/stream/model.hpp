@@ -4,6 +4,7 @@
 #include <headrace/coro/async_generator.hpp>
 #include <headrace/coro/task.hpp>
 #include <headrace/safetensors/tensor_info.hpp>
+#include <headrace/storage/object_entry.hpp>
 #include <headrace/storage/storage_options.hpp>
 #include <headrace/stream/runtime.hpp>
 #include <headrace/stream/stream_options.hpp>
@@ -92,6 +93,11 @@ class model {
   /// Reads a small file next to the weights (config.json and the like), at most 256 MiB. Errors:
   /// `not_found`, those of the store.
   [[nodiscard]] task<std::vector<std::byte>> read_file(std::string_view name) const;
+
+  /// Lists the files under the model's location, at any depth, weights included, sorted by name.
+  /// What it names can be read by `read_file`. Errors: `unsupported` where the store cannot list (a
+  /// web server), those of the store.
+  [[nodiscard]] task<std::vector<object_entry>> list_files() const;
 
   [[nodiscard]] model_statistics statistics() const noexcept;
 
