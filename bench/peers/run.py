@@ -376,7 +376,8 @@ def parse_arguments() -> argparse.Namespace:
         "--python",
         type=path,
         metavar="FILE",
-        help="the Python that has the contenders (default: that of peers-venv in the build)",
+        default=BENCH.parent / "build-peers/venv/bin/python",
+        help="the Python that has headrace and the others (default: that of build-peers/venv)",
     )
     add(
         "--results",
@@ -403,7 +404,7 @@ def parse_arguments() -> argparse.Namespace:
     arguments.build = arguments.build.resolve()
     arguments.dir = arguments.dir.resolve()
     # Not resolved: a virtual environment's Python is a link.
-    arguments.python = arguments.python or arguments.build / "peers-venv/bin/python"
+    arguments.python = arguments.python.absolute()
     return arguments
 
 
