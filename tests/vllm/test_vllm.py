@@ -1,11 +1,9 @@
 """vLLM with the load format `headrace`: the real engine, on a processor. `./run test-vllm` runs
 this, in an environment of its own; it is no part of `./run test`."""
 
-import asyncio
 import contextlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 import urllib.request
@@ -25,7 +23,6 @@ from tiny_models import CONFIGURATIONS, make_model
 from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-import headrace
 from headrace.vllm import LOAD_FORMAT, engine_args, register
 
 HERE = Path(__file__).parent
@@ -441,46 +438,7 @@ def test_wrong_settings_are_errors_that_say_what_is_right(extra, message):
     assert "hunter2" not in str(failure.value)
 
 
-# ---- Its arguments and its registration ----------------------------------------------------------
-
-
-def test_engine_args_can_be_awaited(checkpoint):
-    async def ask():
-        return await engine_args(checkpoint)
-
-    assert asyncio.run(ask()) == engine_args(checkpoint)
-
-
-def test_engine_args_copy_everything_but_weights_where_a_folder_is_given(models, tmp_path):
-    arguments = engine_args(models["qwen2"], local_dir=tmp_path / "copy", max_concurrency=4)
-    assert arguments == {
-        "model": str(tmp_path / "copy"),
-        "load_format": LOAD_FORMAT,
-        "model_loader_extra_config": {"uri": str(models["qwen2"]), "max_concurrency": 4},
-    }
-    copied = {file.name for file in (tmp_path / "copy").iterdir()}
-    assert {"config.json", "tokenizer.json"} <= copied
-    assert not {name for name in copied if name.endswith(".safetensors")}
-
-
-def test_engine_args_work_on_a_running_loop(models, tmp_path):
-    async def ask():
-        return engine_args(models["llama"], local_dir=tmp_path / "copy")
-
-    assert (Path(asyncio.run(ask())["model"]) / "config.json").is_file()
-
-
-def test_engine_args_of_a_place_that_is_not_there_raise_and_leave_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(FileNotFoundError):
-        engine_args(tmp_path / "nowhere")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_engine_args_refuse_secrets_which_vllm_would_log():
-    with pytest.raises(ValueError, match="AWS_ACCESS_KEY_ID") as failure:
-        engine_args("s3://bucket/model", storage_options={"token": "hunter2"})
-    assert "hunter2" not in str(failure.value)
+# ---- Its registration ---------------------------------------------------------------------------
 
 
 def test_registering_twice_is_registering_once(caplog):
@@ -501,18 +459,6 @@ def test_the_entry_point_names_register():
     assert found.load() is register
 
 
-def test_registering_without_vllm_does_nothing():
-    code = """
-import importlib.util, sys
-find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "vllm" else find_spec(name, *more)
-from headrace.vllm import register
-register()
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_registering_with_a_vllm_of_another_shape_warns_and_does_not_fail():
     code = """
 import sys
@@ -524,44 +470,3 @@ register()
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert "load format headrace is not there" in finished.stderr
-
-
-def test_the_command_prints_words_that_a_shell_passes_on(checkpoint):
-    printed = subprocess.run(
-        [sys.executable, "-m", "headrace.vllm", str(checkpoint), "--memory-limit", "64MiB"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    through_a_shell = subprocess.run(
-        ["sh", "-c", f"printf '%s\\n' $(printf %s {shlex.quote(printed)})"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    model, load_format_flag, load_format, extra_flag, extra = through_a_shell
-    assert [model, load_format_flag, load_format, extra_flag] == [
-        str(checkpoint), "--load-format", "headrace", "--model-loader-extra-config",
-    ]  # fmt: skip
-    assert json.loads(extra) == {"uri": str(checkpoint), "memory_limit": "64MiB"}
-
-
-def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
-    finished = subprocess.run(
-        [sys.executable, "-m", "headrace.vllm", str(tmp_path / "nowhere")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 1
-    assert finished.stdout == ""
-    assert len(finished.stderr.splitlines()) == 1 and "nowhere" in finished.stderr
-
-
-def test_headrace_alone_imports_no_vllm():
-    code = """
-import sys, headrace, headrace.vllm
-assert not {"vllm", "torch", "numpy"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert headrace.ModelStreamer
