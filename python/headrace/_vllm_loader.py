@@ -39,6 +39,8 @@ class HeadraceModelLoader(DefaultModelLoader):
     what the default loader takes.
     """
 
+    counter_before_loading_weights: float
+
     def __init__(self, load_config: LoadConfig):
         extra = load_config.model_loader_extra_config
         if not isinstance(extra, dict):
