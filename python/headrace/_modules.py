@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 _lock = threading.Lock()
 _hooked = False
@@ -20,13 +20,13 @@ _here = threading.local()
 def _to_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
     if not getattr(_here, "depth", 0):
         return None
-    if parameter is None or parameter.is_meta or isinstance(parameter, UninitializedTensorMixin):
+    if parameter is None or parameter.is_meta or is_lazy(parameter):
         return None
     kind = type(parameter)
     kept = dict(parameter.__dict__)
     moved = torch.Tensor._make_subclass(kind, parameter.data.to("meta"), parameter.requires_grad)
     moved.__dict__.update(kept)
-    return moved  # type: ignore[return-value]
+    return moved
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def empty_weights() -> Iterator[None]:
         # Registered once and for good: other threads may be inside the list of hooks at any time. Outside of this context
         # it does nothing.
         if not _hooked:
-            register_module_parameter_registration_hook(_to_meta)
+            register_module_parameter_registration_hook(_to_meta)  # type: ignore[arg-type]
             _hooked = True
     _here.depth = getattr(_here, "depth", 0) + 1
     try:

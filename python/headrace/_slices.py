@@ -38,5 +38,6 @@ class Block:
             self._source.open(), device=self._placed.engine, order="completion", slices=[(self._info.name, extents)]
         )
 
-    def take(self, tensor: _core.Tensor) -> torch.Tensor:
+    def take(self, tensor: _core.Tensor | None) -> torch.Tensor:
+        assert tensor is not None  # a stream of one slice gives one tensor, or an error
         return self._placed.place(to_torch(tensor)[self._local])

@@ -101,7 +101,7 @@ class Source:
 
     def _accept(self, model: _core.Model) -> None:
         if self.model is None:  # two may have opened it at once; either is right
-            self._infos = {name: TensorInfo(name, *rest) for name, *rest in model.tensors()}
+            self._infos = {found[0]: TensorInfo(*found) for found in model.tensors()}
             self.model = model
 
     def infos(self) -> dict[str, TensorInfo]:

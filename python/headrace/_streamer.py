@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from headrace import _core
@@ -14,6 +13,8 @@ from headrace._progress import Bar, Progress, make_bar
 from headrace._source import Order, Source
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import nn
     from typing_extensions import Unpack

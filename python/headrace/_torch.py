@@ -51,7 +51,7 @@ def to_torch(tensor: _core.Tensor) -> torch.Tensor:
         kind, number = tensor.__dlpack_device__()
         return torch.empty(shape, dtype=wanted, device="cpu" if kind == 1 else f"cuda:{number}")
     # As bytes: DLPack, and torch's reading of it, lack some dtypes; a view of bytes lacks none.
-    flat: torch.Tensor = dlpack.from_dlpack(tensor.raw.__dlpack__())  # type: ignore[attr-defined]
+    flat: torch.Tensor = dlpack.from_dlpack(tensor.raw.__dlpack__())
     return flat.view(wanted).reshape(shape)
 
 
