@@ -154,24 +154,11 @@ def test_vllm_serve_takes_the_uri_on_its_command_line(models, seaweedfs, tmp_pat
         ).stdout.split()
         (port,) = free_ports(1)
         command = [
-            Path(sys.executable).with_name("vllm"),
-            "serve",
-            *words,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
-        command += [
-            "--dtype",
-            "float32",
-            "--max-model-len",
-            "64",
-            "--max-num-seqs",
-            "4",
-            "--enforce-eager",
-        ]
-        command += ["--kv-cache-memory-bytes", str(64 << 20), "--served-model-name", "tiny"]
+            sys.executable, HERE / "serve.py", "serve", *words,
+            "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny",
+            "--dtype", "float32", "--enforce-eager", "--max-model-len", "64", "--max-num-seqs", "4",
+            "--kv-cache-memory-bytes", str(64 << 20),
+        ]  # fmt: skip
         server = ChildProcess(
             command, log=tmp_path / "serve.log", env=environment(VLLM_ENABLE_V1_MULTIPROCESSING="1")
         )
