@@ -79,11 +79,13 @@ class Bridge:
         return pending.take()
 
     async def _until_finished(self, pending: _core.Pending) -> None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Weakly: the engine keeps what it is to call, and a loop that is closed under a stream would never be let go.
+        waiting = weakref.ref(future)
 
         def finished() -> None:
-            if not future.done() and not loop.is_closed():
+            future = waiting()
+            if future is not None and not future.done() and not future.get_loop().is_closed():
                 future.set_result(None)
 
         pending.notify(finished)

@@ -55,4 +55,4 @@ def nothing_leaks():
     processes.warm_up()
     before = processes.held()
     yield
-    processes.wait_until(lambda: processes.held() == before, lambda: f"{before} before, {processes.held()} after")
+    processes.wait_until(lambda: processes.held() == before, lambda: f"{before}\n{processes.held()}")

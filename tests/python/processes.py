@@ -2,15 +2,17 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import headrace
-
 import checkpoints
+import headrace
+import uvloop
 
 PACKAGE = Path(headrace.__file__).resolve().parents[1]
 
@@ -23,9 +25,9 @@ def wait_until(condition: Callable[[], bool], what: Callable[[], str] | str = "i
         time.sleep(0.01)
 
 
-def held() -> tuple[int, int]:
-    """How many descriptors and threads the process has. Idle connections are the engine's own for a few seconds, and do not
-    count."""
+def held() -> tuple[list[str], list[str]]:
+    """Which descriptors and threads the process has, but for those that the engine keeps (its threads, those of the kernel that
+    work for it, idle connections) and those of the tests' servers."""
     gc.collect()
     names = []
     for number in os.listdir("/proc/self/fd"):
@@ -33,7 +35,17 @@ def held() -> tuple[int, int]:
             names.append(os.readlink(f"/proc/self/fd/{number}"))
         except OSError:
             continue
-    return sum(not name.startswith("socket:") for name in names), len(os.listdir("/proc/self/task"))
+    threads = []
+    served = {str(thread.native_id) for thread in threading.enumerate() if "process_request_thread" in thread.name}
+    for number in set(os.listdir("/proc/self/task")) - served:
+        try:
+            threads.append(Path(f"/proc/self/task/{number}/comm").read_text().strip())
+        except OSError:
+            continue
+    return (
+        sorted(re.sub(r"\d+", "N", name) for name in names if not name.startswith("socket:")),
+        sorted(name for name in threads if not name.startswith(("headrace", "iou-"))),
+    )
 
 
 def warm_up() -> None:
@@ -49,6 +61,8 @@ def warm_up() -> None:
                 pass
 
         asyncio.run(stream())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(stream())
         for _ in headrace.stream(folder):
             pass
 
