@@ -32,7 +32,7 @@ http {{
   scgi_temp_path {folder}/scgi;
   server {{
     listen 127.0.0.1:{port}{tls};
-    root "{root}";
+    root "{root}";{locations}
   }}
 }}
 """
@@ -62,6 +62,15 @@ def find_nginx() -> str:
 def version() -> str:
     text = subprocess.run([find_nginx(), "-v"], capture_output=True, text=True, check=False).stderr
     return text.strip().rpartition("/")[2] or "unknown"
+
+
+def openssl(*command: str) -> None:
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NginxError(f"cannot run openssl: {error.strerror}") from error
+    if made.returncode != 0:
+        raise NginxError(f"openssl makes no certificate:\n{made.stderr}")
 
 
 class Nginx:
@@ -122,7 +131,8 @@ class Nginx:
                 folder=folder,
                 port=port,
                 root=self._root,
-                tls=TLS.format(certificate=self.ca_file, key=self._key) if self._tls else "",
+                tls=TLS.format(certificate=self._certificate, key=self._key) if self._tls else "",
+                locations=self._locations(pathlib.Path(folder)),
             ),
             encoding="utf-8",
         )
@@ -152,19 +162,18 @@ class Nginx:
                 return True
         raise NginxError(f"nginx does not answer within 10 seconds:\n{self._log()}")
 
+    def _locations(self, folder: pathlib.Path) -> str:
+        """What a subclass adds to the server's block; `folder` is the server's own."""
+        return ""
+
     def _make_certificate(self) -> None:
         """For 127.0.0.1, signed by itself."""
         folder = pathlib.Path(self._folder.name)
-        self.ca_file, self._key = str(folder / "certificate.pem"), str(folder / "key.pem")
+        self.ca_file = self._certificate = str(folder / "certificate.pem")
+        self._key = str(folder / "key.pem")
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
         command += ["-nodes", "-days", "2", "-subj", "/CN=headrace", "-keyout", self._key]
-        command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", self.ca_file]
-        try:
-            made = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise NginxError(f"cannot run openssl: {error.strerror}") from error
-        if made.returncode != 0:
-            raise NginxError(f"openssl makes no certificate:\n{made.stderr}")
+        openssl(*command, "-addext", "subjectAltName=IP:127.0.0.1", "-out", self.ca_file)
 
     def _log(self) -> str:
         try:

@@ -83,7 +83,7 @@ class Section:
 
 
 def merge(existing: str, sections: list[Section], order: list[str]) -> str:
-    """The file with `sections` replaced, the others as they were, all in `order`."""
+    """The file with `sections` replaced, the others as they were: first those of `order`, in that order."""
     found = {
         each["name"]: (json.loads(each["data"]), each["text"])
         for each in SECTION.finditer(existing)
@@ -94,7 +94,7 @@ def merge(existing: str, sections: list[Section], order: list[str]) -> str:
 
     summary = Table(["", "", "figure", "target", ""], [], words=2)
     blocks = []
-    for name in order:
+    for name in [*order, *(name for name in found if name not in order)]:
         if name not in found:
             continue
         data, text = found[name]
