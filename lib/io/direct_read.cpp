@@ -42,15 +42,18 @@ task<io_result<std::size_t>> read_one(io_context& context, const file& from, std
 }
 
 task<io_result<std::size_t>> read_straight(io_context& context, const file& from,
-                                           std::uint64_t offset, iovec buffer, division parts) {
-  const std::size_t block = from.direct().offset;
+                                           std::uint64_t offset, iovec buffer, division parts,
+                                           std::size_t block) {
   auto* const into = static_cast<std::byte*>(buffer.iov_base);
+  // Of the two ends in the bounce buffer.
+  const std::size_t second =
+      (block + bounce_buffer::alignment - 1) / bounce_buffer::alignment * bounce_buffer::alignment;
   bounce_buffer ends;
   std::vector<task<io_result<std::size_t>>> reads;
   reads.push_back(
       read_one(context, from, offset + parts.head, {into + parts.head, parts.straight}, -1));
   if (parts.head + parts.tail > 0) {
-    auto borrowed = co_await bounce_buffer::borrow(context, 2 * block);
+    auto borrowed = co_await bounce_buffer::borrow(context, second + block);
     ends = std::move(borrowed);
     if (parts.head > 0) {
       reads.push_back(read_one(context, from, offset + parts.head - block,
@@ -58,7 +61,7 @@ task<io_result<std::size_t>> read_straight(io_context& context, const file& from
     }
     if (parts.tail > 0) {
       reads.push_back(read_one(context, from, offset + parts.head + parts.straight,
-                               as_buffer(ends.bytes().subspan(block, block)), ends.registered()));
+                               as_buffer(ends.bytes().subspan(second, block)), ends.registered()));
     }
   }
   auto counts = co_await when_all(std::move(reads));
@@ -79,14 +82,13 @@ task<io_result<std::size_t>> read_straight(io_context& context, const file& from
   done += *counts[0];
   if (*counts[0] < parts.straight || parts.tail == 0) co_return done;
   const std::size_t count = std::min(*counts[next], parts.tail);
-  std::memcpy(into + done, ends.bytes().data() + block, count);
+  std::memcpy(into + done, ends.bytes().data() + second, count);
   co_return done + count;
 }
 
 task<io_result<std::size_t>> read_bounced(io_context& context, const file& from,
                                           std::uint64_t offset, buffer_sequence destination,
-                                          std::size_t wanted) {
-  const std::size_t block = from.direct().offset;
+                                          std::size_t wanted, std::size_t block) {
   const auto before = static_cast<std::size_t>(offset % block);
   const std::size_t covered = (before + wanted + block - 1) / block * block;
   const std::size_t size = std::min(covered, bounce_buffer::largest / block * block);
@@ -109,10 +111,16 @@ task<io_result<std::size_t>> read_bounced(io_context& context, const file& from,
 
 task<io_result<std::size_t>> direct_read(io_context& context, const file& from,
                                          std::uint64_t offset, buffer_sequence destination) {
+  // Once: another reader may have the file leave direct reads meanwhile.
   const direct_alignment aligned = from.direct();
+  if (aligned.offset == 0) {
+    auto read = co_await from.read(context, offset, destination);
+    co_return read;
+  }
   const division first = divide(offset, destination.front(), aligned);
   if (first.straight > 0) {
-    auto read = co_await read_straight(context, from, offset, destination.front(), first);
+    auto read =
+        co_await read_straight(context, from, offset, destination.front(), first, aligned.offset);
     co_return read;
   }
   // Up to the first buffer that the device can write by itself.
@@ -122,7 +130,7 @@ task<io_result<std::size_t>> direct_read(io_context& context, const file& from,
       break;
     wanted += part.iov_len;
   }
-  auto read = co_await read_bounced(context, from, offset, destination, wanted);
+  auto read = co_await read_bounced(context, from, offset, destination, wanted, aligned.offset);
   co_return read;
 }
 

@@ -23,7 +23,8 @@
  *   seed=1           of the delays
  *   delay_us=0       each operation of a stream begins up to so much later: streams overtake each other
  *   init_ms=0        cuInit takes so long
- *   check_bytes=1    0: no checksums of what copies read; recycling too early then goes unseen
+ *   check_bytes=1    0: no checksums of what copies read: for figures, which they slow down. Recycling too early then
+ *                    goes unseen
  *   fail=            `cuMemAllocAsync:2=2,cuEventQuery:1+=700`: the 2nd call gives error 2, every call from the 1st on 700
  *   fail_copy=       `3=700`: the 3rd copy, while it runs, loses its device with error 700
  *   abort=0          1: abort at the first violation, with the violation on stderr

@@ -416,7 +416,10 @@ void machine::close(const std::shared_ptr<stream>& which) {
 CUresult machine::wait(std::unique_lock<std::mutex>& lock, const std::shared_ptr<stream>& which) {
   const std::uint64_t until = which->queued;
   const device& of = *which->of->of;
-  changed.wait(lock, [&] { return which->finished >= until || of.lost != CUDA_SUCCESS; });
+  // Not before a copy that runs has ended: its memory may be the caller's.
+  changed.wait(lock, [&] {
+    return which->finished >= until || (of.lost != CUDA_SUCCESS && !which->moving);
+  });
   return of.lost;
 }
 
@@ -430,8 +433,16 @@ CUresult machine::wait(std::unique_lock<std::mutex>& lock, const std::shared_ptr
   return all_of->of->lost;
 }
 
-void machine::release_context(device& which) {
+void machine::release_context(std::unique_lock<std::mutex>& lock, device& which) {
   const std::shared_ptr<context> ending = which.primary;
+  // From here on nothing of it begins; what runs still has its memory.
+  ending->gone = true;
+  which.primary.reset();
+  for (const auto& one : threads) one->work.notify_all();
+  changed.wait(lock, [&] {
+    return std::ranges::none_of(threads,
+                                [&](const auto& one) { return one->of == ending && one->moving; });
+  });
   const std::string where = " of cuda:" + std::to_string(which.ordinal) +
                             " still there when its context was released for the last time";
   const auto leaked = [&](std::size_t number, const char* what) {
@@ -452,15 +463,20 @@ void machine::release_context(device& which) {
   leaked(number, "events");
   number = 0;
   for (auto one = which.allocations.begin(); one != which.allocations.end();) {
-    const std::size_t offset = one->first;
-    // What waits for its free in a stream has been given back.
-    if (!one->second.going) ++number;
+    const auto [offset, held_by] = *one;
     ++one;
+    // Somebody else may have retained the device anew while this waited.
+    if (held_by.of != ending) continue;
+    // What waits for its free in a stream has been given back.
+    if (!held_by.going) ++number;
     release(which, offset);
   }
   leaked(number, "allocations");
-  number = std::erase_if(pools, [&](const auto& one) { return one.second->of == &which; });
-  leaked(number, "memory pools");
+  if (which.primary == nullptr) {
+    number = std::erase_if(pools, [&](const auto& one) { return one.second->of == &which; });
+    leaked(number, "memory pools");
+    which.current_pool = nullptr;
+  }
   number = 0;
   for (auto one = pinned.begin(); one != pinned.end();) {
     if (one->second.of != ending) {
@@ -477,9 +493,6 @@ void machine::release_context(device& which) {
   for (const auto& [thread, one] : ending->of_threads) close(one);
   ending->legacy.reset();
   ending->of_threads.clear();
-  ending->gone = true;
-  which.primary.reset();
-  which.current_pool = nullptr;
   changed.notify_all();
 }
 
@@ -643,6 +656,7 @@ void machine::copy(std::unique_lock<std::mutex>& lock, stream& mine, operation& 
     return;
   }
   if (range != nullptr) ++range->running;
+  mine.moving = true;
 
   const double rate = now.copy_gbps;
   const bool moves = now.move;
@@ -682,6 +696,7 @@ void machine::copy(std::unique_lock<std::mutex>& lock, stream& mine, operation& 
   }
   range = unpinned();
   if (range != nullptr) --range->running;
+  mine.moving = false;
   finish();
 }
 

@@ -113,6 +113,7 @@ struct stream {
   bool capturing = false;
   pthread_t thread{};
   bool running = false;
+  bool moving = false;           ///< Bytes, at this moment and without the mutex.
   std::int64_t foreign_cpu = 0;  ///< Nanoseconds in host functions.
   std::condition_variable work;
   std::mt19937_64 random;
@@ -205,7 +206,7 @@ class machine {
   CUresult wait(std::unique_lock<std::mutex>& lock, const std::shared_ptr<stream>& which);
   CUresult wait(std::unique_lock<std::mutex>& lock, const std::shared_ptr<context>& all_of);
 
-  void release_context(device& which);
+  void release_context(std::unique_lock<std::mutex>& lock, device& which);
 
   void let_go(stream* one);  ///< Null: all of them.
   void start_over();

@@ -376,7 +376,7 @@ FAKE_CUDA CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice which) {
                         " was released more often than retained");
           return CUDA_ERROR_INVALID_CONTEXT;
         }
-        if (--of.references == 0) all.release_context(of);
+        if (--of.references == 0) all.release_context(lock, of);
         return CUDA_SUCCESS;
       });
 }
