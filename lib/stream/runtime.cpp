@@ -243,8 +243,7 @@ result<std::shared_ptr<device_services>> runtime_state::open_device(std::uint32_
       parts_->devices.erase(index);
       return failure{opened.error()};
     }
-    known =
-        std::make_shared<device_services>(std::move(*opened), staging_, *parts_->helpers);
+    known = std::make_shared<device_services>(std::move(*opened), staging_, *parts_->helpers);
   }
   return known;
 }
