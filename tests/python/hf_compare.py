@@ -23,6 +23,9 @@ def assert_same_model(found: Any, wanted: Any) -> None:
     assert hasattr(found, "generation_config") == hasattr(wanted, "generation_config")
     if getattr(wanted, "generation_config", None) is not None:
         assert found.generation_config.to_dict() == wanted.generation_config.to_dict()
+    # What it was made with, so that it can be saved as it was.
+    assert repr(getattr(found, "_weight_conversions", None)) == repr(getattr(wanted, "_weight_conversions", None))
+    assert type(getattr(found, "hf_quantizer", None)) is type(getattr(wanted, "hf_quantizer", None))
     assert "None" not in {getattr(module, "name_or_path", "") for module in found.modules()}
 
 

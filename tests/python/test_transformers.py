@@ -35,3 +35,40 @@ def test_loads_what_from_pretrained_loads(sample: Sample, tmp_path: Path) -> Non
     found = load(saved, model_class=sample.loader(), local_dir=tmp_path / "small", **sample.options)
     assert_same_model(found, wanted)
     assert not headrace.missing_parameters(found)
+
+
+def _nudge(model: Any) -> None:
+    with torch.no_grad():
+        weight = model.model.norm.weight
+        weight[0] = torch.nextafter(weight[0], torch.tensor(torch.inf))
+
+
+def _untie(model: Any) -> None:
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+
+
+def _cast(model: Any) -> None:
+    model.model.norm.half()
+
+
+def _freeze(model: Any) -> None:
+    model.model.norm.weight.requires_grad_(False)
+
+
+def _change_buffer(model: Any) -> None:
+    model.model.rotary_emb.inv_freq += 1
+
+
+def _change_settings(model: Any) -> None:
+    model.generation_config.max_length = 7
+
+
+@pytest.mark.parametrize("change", [_nudge, _untie, _cast, _freeze, _change_buffer, _change_settings])
+def test_the_comparison_sees_a_difference(change: Any, tmp_path: Path) -> None:
+    next(sample for sample in SAMPLES if sample.name == "llama-tied").save(tmp_path)
+    kind = transformers.AutoModelForCausalLM
+    wanted, found = kind.from_pretrained(tmp_path), kind.from_pretrained(tmp_path)
+    assert_same_model(found, wanted)
+    change(found)
+    with pytest.raises(AssertionError):
+        assert_same_model(found, wanted)
