@@ -33,6 +33,15 @@ task<void> wait_in_place(net::steady_timer* timer, std::thread::id* resumed) {
   *resumed = std::this_thread::get_id();
 }
 
+task<void> wait_with_a_timer_of_its_own(net::io_context* context, errc* kind) {
+  net::steady_timer timer(*context, 1h);
+  try {
+    co_await timer.async_wait(asio::use_headrace);
+  } catch (const error& failed) {
+    *kind = failed.kind();
+  }
+}
+
 task<std::thread::id> wait_elsewhere(net::steady_timer* timer) {
   co_await timer->async_wait(asio::use_headrace_on(timer->get_executor()));
   co_return std::this_thread::get_id();
@@ -254,6 +263,21 @@ TEST_SUITE("unit") {
       ++(failed ? cancelled : finished);
     }
     CHECK(cancelled + finished == 300);
+  }
+
+  TEST_CASE("a task that waits in place goes with the context that it runs on") {
+    for (const bool begun : {false, true}) {
+      errc kind{};
+      bool called = false;
+      {
+        net::io_context context;
+        asio::async_run(context.get_executor(), wait_with_a_timer_of_its_own(&context, &kind),
+                        [&called](std::exception_ptr) { called = true; });
+        if (begun) context.poll();
+      }
+      CHECK(kind == errc::cancelled);
+      CHECK(!called);
+    }
   }
 
   TEST_CASE("an operation that is dropped with its context is cancelled, not waited for") {
