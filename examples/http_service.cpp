@@ -136,6 +136,8 @@ asio::awaitable<load_outcome> try_load(service& on, std::string uri) {
                                failed.kind() == headrace::errc::unsupported;
     co_return load_outcome{asked_wrongly ? http::status::bad_request : http::status::bad_gateway,
                            std::string(to_string(failed.kind())), failed.message()};
+  } catch (const std::exception& failed) {
+    co_return load_outcome{http::status::internal_server_error, "internal", failed.what()};
   }
   co_return load_outcome{};
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdint>
 #include <limits>
@@ -39,6 +40,16 @@ std::vector<std::int64_t> sizes_of(const tensor& arrived) {
 }
 
 void drop(void* held) noexcept { delete static_cast<tensor*>(held); }
+
+/// Of a device: what torch has queued there may still read or write the memory, on any stream.
+void drop_after_device(void* held) noexcept {
+  const auto index = static_cast<c10::DeviceIndex>(static_cast<tensor*>(held)->device().index);
+  try {
+    c10::impl::VirtualGuardImpl(::torch::kCUDA).synchronizeDevice(index);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the context is dead, and what it ran with it
+  }
+  drop(held);
+}
 
 }  // namespace
 
@@ -111,10 +122,12 @@ std::optional<::torch::ScalarType> to_scalar_type(dtype type) noexcept {
     const tensor dropped = std::move(arrived);
     return at::empty(sizes, options);
   }
+  const bool arrived_on_cpu = options.device().is_cpu();
   auto held = std::make_unique<tensor>(std::move(arrived));
   auto maker = at::for_blob(held->bytes().data(), sizes);
   maker.options(options).target_device(options.device());
-  maker.context(held.release(), &drop);
+  const auto deleter = arrived_on_cpu ? &drop : &drop_after_device;
+  maker.context(held.release(), deleter);
   return maker.make_tensor();
 }
 

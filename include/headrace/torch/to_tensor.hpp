@@ -21,7 +21,8 @@ namespace headrace::torch {
 [[nodiscard]] HEADRACE_API ::torch::Device to_device(device place);
 
 /// Hands a tensor over to torch without a copy: the result shares its memory and gives it back when
-/// the last torch tensor that refers to it is gone, on any thread.
+/// the last torch tensor that refers to it is gone, on any thread. On a CUDA device that waits for
+/// what torch has queued there: drop weights where a pause does no harm.
 ///
 /// Same shape, dense, without gradient; of `f4` torch counts pairs, so the last extent is halved. A
 /// tensor without elements has no memory to share and becomes a new one. Throws `unsupported` for
