@@ -1,8 +1,9 @@
 """`./run demo`: a real model from a real S3 server on this machine, each tensor checked.
 
 Starts SeaweedFS on loopback with keys of its own, uploads all-MiniLM-L6-v2, streams it with the headrace program and
-compares every tensor's SHA-256 with what the `safetensors` package reads from the file. Arguments after `--` go to
-`headrace stream`.
+compares every tensor's SHA-256 with what the `safetensors` package reads from the file. Then Python loads the model from
+there with `load_hf_model` and says how similar two sentences are, as the model that transformers reads from the folder
+does. Arguments after `--` go to `headrace stream`.
 """
 
 import argparse
@@ -62,10 +63,56 @@ def demo(cli: Path, arguments: list[str]) -> None:
         say(f"uploaded all-MiniLM-L6-v2 to {URI}: {size / 1e6:.1f} MB in {time.monotonic() - began:.1f} s")
         say(f"headrace stream {URI} --digest")
         digests, stats = stream(cli, arguments, server)
+        say(f'load_hf_model("{URI}"), and the similarity of two sentences')
+        streamed, reference = similarities(cli, model, server)
     say("stopped the server")
     compare(digests, expected_digests(model))
     say("every tensor equals what the safetensors package reads from the file")
     print_table(stats)
+    if streamed != reference:
+        raise DemoFailed(f"the streamed model says {streamed!r}, the one from the folder {reference!r}")
+    print(f"similarity   {streamed:.6f}, as from the folder")
+
+
+SENTENCES = ["A headrace leads water to a turbine.", "This channel brings weights to an accelerator."]
+SIMILARITY = """
+import asyncio, json, sys
+import torch
+from transformers import AutoModel, AutoTokenizer
+from headrace import load_hf_model
+
+
+def similarity(model, folder, sentences):
+    batch = AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**batch).last_hidden_state
+    mask = batch["attention_mask"].unsqueeze(-1)
+    means = (hidden * mask).sum(1) / mask.sum(1)
+    return torch.nn.functional.cosine_similarity(means[0], means[1], dim=0).item()
+
+
+uri, folder, local_dir, *sentences = sys.argv[1:]
+model, local = asyncio.run(load_hf_model(uri, device="cpu", model_class=AutoModel, local_dir=local_dir))
+reference = AutoModel.from_pretrained(folder).eval()
+print(json.dumps([similarity(model, local, sentences), similarity(reference, folder, sentences)]))
+"""
+
+
+def similarities(cli: Path, model: Path, server: SeaweedFS) -> list[float]:
+    """Of the two sentences: by the model that is streamed from the server, and by the one that is read from the folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    package = {"PYTHONPATH": str(cli.parents[1] / "python"), "HF_HUB_OFFLINE": "1"}
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", SIMILARITY, URI, str(model), folder, *SENTENCES],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**kept, **server.environment(), **package},
+            check=False,
+        )
+    if done.returncode != 0:
+        raise DemoFailed(f"loading the model in Python ended with status {done.returncode}")
+    return json.loads(done.stdout)
 
 
 def stream(cli: Path, arguments: list[str], server: SeaweedFS) -> tuple[dict[str, str], dict]:
