@@ -16,11 +16,11 @@ CHECK = Path(__file__).resolve().parents[1] / "gpu" / "check"
 def check(*arguments, **settings) -> subprocess.CompletedProcess:
     environment = {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()}
     return subprocess.run(
-        [sys.executable, CHECK, "--build", BUILD, *arguments],
+        [sys.executable, CHECK, "--build", BUILD, "--limit", str(4 * LIMIT), *arguments],
         env={**os.environ, "LD_LIBRARY_PATH": str(FAKE), **environment},
         capture_output=True,
         text=True,
-        timeout=4 * LIMIT,
+        timeout=5 * LIMIT,
     )
 
 

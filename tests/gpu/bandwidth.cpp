@@ -4,9 +4,6 @@
 //     gpu_bandwidth DEVICE BYTES SLOTS SLOT_SIZE
 //
 // One line of JSON on stdout. Any error: one line on stderr, exit status 1.
-#include "device/cuda_context.hpp"
-#include "device/cuda_driver.hpp"
-
 #include <headrace/coro/async_scope.hpp>
 #include <headrace/device/copy_engine.hpp>
 #include <headrace/device/cuda_device.hpp>
@@ -14,6 +11,7 @@
 #include <headrace/io/io_context.hpp>
 
 #include <cuda.h>
+#include <dlfcn.h>
 #include <support/test_loop.hpp>
 
 #include <algorithm>
@@ -42,6 +40,36 @@ double gbps(std::uint64_t bytes, clock::duration took) {
   return static_cast<double>(bytes) / 1e9 / std::chrono::duration<double>(took).count();
 }
 
+/// The driver as anybody would load it, with none of headrace's code in between.
+struct bare_driver {
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+  template <class Function>
+  Function* find(const char* name) const {
+    void* const found = library != nullptr ? ::dlsym(library, name) : nullptr;
+    if (found == nullptr) throw std::runtime_error(std::string("libcuda.so.1 lacks ") + name);
+    return reinterpret_cast<Function*>(found);
+  }
+
+#define BARE_TEXT_OF(name) #name
+#define BARE_TEXT(name) BARE_TEXT_OF(name)
+#define BARE_USE(name) decltype(::name)* name = find<decltype(::name)>(BARE_TEXT(name))
+  BARE_USE(cuDriverGetVersion);
+  BARE_USE(cuDeviceGetCount);
+  BARE_USE(cuDevicePrimaryCtxRetain);
+  BARE_USE(cuDevicePrimaryCtxRelease);
+  BARE_USE(cuCtxPushCurrent);
+  BARE_USE(cuCtxPopCurrent);
+  BARE_USE(cuMemGetInfo);
+  BARE_USE(cuMemcpyHtoDAsync);
+  BARE_USE(cuStreamCreate);
+  BARE_USE(cuStreamDestroy);
+  BARE_USE(cuStreamSynchronize);
+#undef BARE_USE
+#undef BARE_TEXT
+#undef BARE_TEXT_OF
+};
+
 /// The slots, and where they go to.
 struct memory {
   std::vector<headrace::staging_slot> slots;
@@ -62,8 +90,7 @@ task<memory> make_memory(headrace::staging_pool* pool, std::shared_ptr<headrace:
 }
 
 /// As few calls as there can be: everything is queued, and then waited for.
-double bare(const headrace::detail::cuda_driver& driver, CUcontext context, const memory& with,
-            std::uint64_t bytes) {
+double bare(const bare_driver& driver, CUcontext context, const memory& with, std::uint64_t bytes) {
   CUstream stream = nullptr;
   check(driver.cuCtxPushCurrent(context), "cuCtxPushCurrent");
   check(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -124,7 +151,7 @@ task<double> by_engine(headrace::io_context* loop, headrace::copy_engine* engine
 int measure(std::uint32_t index, std::uint64_t bytes, unsigned slots, std::size_t slot_size) {
   headrace::test::test_loop here;
   const auto device = headrace::cuda_device::open(index).value();
-  const auto& driver = *headrace::detail::cuda_driver::load().value();
+  const bare_driver driver;
   int version = 0;
   int count = 0;
   std::size_t free = 0;
