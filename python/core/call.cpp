@@ -1,16 +1,14 @@
 #include "call.hpp"
 
-#include <nanobind/stl/shared_ptr.h>
-#include <unistd.h>
+#include "engine.hpp"
 
+#include <nanobind/stl/shared_ptr.h>
 namespace headrace::python {
 namespace {
 
 /// How long a signal may wait that was handed to another thread of the process.
 constexpr std::chrono::milliseconds signal_interval{100};
 constexpr std::chrono::milliseconds for_ever{-1};
-
-bool on_main_thread() noexcept { return ::gettid() == ::getpid(); }
 
 }  // namespace
 
@@ -38,7 +36,7 @@ void wait_for(call& running, event_executor& here) {
   const bool signals = on_main_thread();
   std::exception_ptr interrupted;
   {
-    const nb::gil_scoped_release released;
+    const without_gil released;
     while (!running.finished()) {
       const bool ready = here.wait(signals ? signal_interval : for_ever);
       here.run_ready();

@@ -2,6 +2,8 @@
 
 #include <headrace/stream/runtime.hpp>
 
+#include <nanobind/nanobind.h>
+
 #include <memory>
 
 namespace headrace::python {
@@ -14,5 +16,22 @@ namespace headrace::python {
 /// and the process are taken down. Streams that are open end with `cancelled`. Needs the GIL, and
 /// releases it while it waits.
 void shut_down();
+
+/// Gives the GIL away while it lives. Once `shut_down` has begun it does not come back: a daemon
+/// thread that asked for the GIL then would be ended by the interpreter in the middle of C++
+/// frames, which ends the process. Such a thread stands still instead until the process is gone.
+class without_gil {
+ public:
+  without_gil() noexcept;
+  ~without_gil();
+  without_gil(const without_gil&) = delete;
+  without_gil& operator=(const without_gil&) = delete;
+
+ private:
+  PyThreadState* const thread_;
+};
+
+/// Whether this is the thread that the process began with, or was forked on.
+[[nodiscard]] bool on_main_thread() noexcept;
 
 }  // namespace headrace::python

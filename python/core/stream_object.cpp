@@ -1,5 +1,7 @@
 #include "stream_object.hpp"
 
+#include "engine.hpp"
+
 #include <headrace/coro/with.hpp>
 
 #include <nanobind/stl/shared_ptr.h>
@@ -73,7 +75,7 @@ nb::object stream_object::next(std::shared_ptr<event_executor> on) {
 nb::object stream_object::close(std::shared_ptr<event_executor> on) {
   bool mine = false;
   {
-    const nb::gil_scoped_release released;
+    const without_gil released;
     std::unique_lock lock(state_->mutex);
     if (!std::exchange(state_->closed, true)) {
       mine = true;
