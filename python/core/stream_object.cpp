@@ -1,7 +1,5 @@
 #include "stream_object.hpp"
 
-#include "engine.hpp"
-
 #include <headrace/coro/with.hpp>
 
 #include <nanobind/stl/shared_ptr.h>
@@ -9,12 +7,6 @@
 #include <utility>
 
 namespace headrace::python {
-namespace {
-
-task<void> nothing() { co_return; }
-
-}  // namespace
-
 /// Whoever may use the generator.
 class stream_object::turn {
  public:
@@ -22,9 +14,10 @@ class stream_object::turn {
   turn(const turn&) = delete;
   turn& operator=(const turn&) = delete;
   ~turn() {
+    async_condition::wake_list woken;
     const std::lock_guard lock(state_.mutex);
     state_.busy = false;
-    state_.idle.notify_all();
+    state_.idle.notify_all(woken);
   }
 
  private:
@@ -54,6 +47,11 @@ task<std::optional<tensor>> stream_object::take_next(std::shared_ptr<state> stre
 }
 
 task<void> stream_object::finish(std::shared_ptr<state> stream) {
+  {
+    std::unique_lock lock(stream->mutex);
+    while (stream->busy) co_await stream->idle.wait_unstoppable(lock);
+    stream->busy = true;
+  }
   const turn mine(*stream);
   co_await stream->tensors.close();
 }
@@ -73,22 +71,13 @@ nb::object stream_object::next(std::shared_ptr<event_executor> on) {
 }
 
 nb::object stream_object::close(std::shared_ptr<event_executor> on) {
-  bool mine = false;
+  bool busy = false;
   {
-    const without_gil released;
-    std::unique_lock lock(state_->mutex);
-    if (!std::exchange(state_->closed, true)) {
-      mine = true;
-      if (state_->busy) {
-        lock.unlock();
-        stop();
-        lock.lock();
-      }
-    }
-    while (state_->busy) state_->idle.wait(lock);
-    if (mine) state_->busy = true;
+    const std::lock_guard lock(state_->mutex);
+    state_->closed = true;
+    busy = state_->busy;
   }
-  if (!mine) return begin(std::move(on), nothing());
+  if (busy) stop();
   return begin(std::move(on), finish(state_));
 }
 

@@ -2,11 +2,11 @@
 
 #include "call.hpp"
 
+#include <headrace/coro/async_condition.hpp>
 #include <headrace/coro/async_generator.hpp>
 #include <headrace/stream/model.hpp>
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 
@@ -24,8 +24,7 @@ class stream_object {
   [[nodiscard]] nb::object next(std::shared_ptr<event_executor> on);
 
   /// Ends the stream: stops a `next` that is under way, and waits until nothing is left running and
-  /// all memory is given back. A second call does nothing. With an executor, only once a `next`
-  /// that runs on it has finished.
+  /// all memory is given back. May be called again. See `begin` for `on`.
   [[nodiscard]] nb::object close(std::shared_ptr<event_executor> on);
 
   /// Makes a `next` that is under way throw `cancelled`, and all to come. Threads: any.
@@ -47,7 +46,7 @@ class stream_object {
     async_generator<tensor> tensors;
     std::stop_source stop;
     std::mutex mutex;
-    std::condition_variable idle;
+    async_condition idle;
     bool busy = false;
     bool closed = false;
   };

@@ -135,7 +135,8 @@ def _assign(
     entry = targets[key]
     made = tensor
     if entry.is_parameter:
-        made = nn.Parameter(tensor, requires_grad=entry.current.requires_grad)
+        can_require = tensor.is_floating_point() or tensor.is_complex()
+        made = nn.Parameter(tensor, requires_grad=entry.current.requires_grad and can_require)
     own = set(plan.values())
     for name in ties[key]:
         # A tied name of which the checkpoint holds a tensor of its own gets that one.

@@ -285,8 +285,8 @@ class ModelStreamer:
     ) -> LoadResult:
         """Fills a module: each tensor replaces the parameter or persistent buffer of its name as it arrives.
 
-        What was there is dropped, not copied into: dtypes are those of the checkpoint, or `dtype`. `requires_grad` is kept,
-        and parameters that are tied stay tied: a name that the checkpoint lacks is filled by one that it is tied to.
+        What was there is dropped, not copied into: dtypes are those of the checkpoint, or `dtype`. `requires_grad` is kept.
+        Of parameters that are tied the checkpoint need hold one: the others are tied to it again.
         `tie_weights()` is called once at the end where the module has it. Buffers that `state_dict()` would leave out keep
         their values.
 
@@ -457,8 +457,12 @@ def _unchanged(tensor: _core.Tensor) -> _core.Tensor:
 
 
 def _placement(device: Any, dtype: Any) -> Placement:
-    from headrace._torch import Placement
-
+    try:
+        from headrace._torch import Placement
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError('this needs torch: pip install "headrace[torch]"; headrace.stream() does not') from None
     return Placement(device, dtype)
 
 

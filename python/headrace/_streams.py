@@ -50,6 +50,8 @@ class _Stream(Generic[T]):
         return True
 
     def _opened(self, stream: _core.Stream) -> _core.Stream:
+        if self._state == "closed":  # while the checkpoint was being opened
+            raise CancelledError("the stream has been closed")
         self._stream = stream
         self._state = "open"
         self._bar = self._make_bar()

@@ -100,7 +100,9 @@ class Placement:
         """Moves it first and casts it there."""
         if self._move_to is not None:
             tensor = tensor.to(self._move_to)
-        if self.dtype is not None and tensor.is_floating_point() and tensor.dtype != self.dtype:
+        if self.dtype is None or tensor.dtype == self.dtype or tensor.dtype is _DTYPES.get("F4"):
+            return tensor  # packed pairs have no values that torch could cast
+        if tensor.is_floating_point():
             tensor = tensor.to(self.dtype)
         return tensor
 

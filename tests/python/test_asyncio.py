@@ -187,6 +187,24 @@ def test_closing_ends_a_step_of_another_task(run, held, nothing_leaks):
     run(close())
 
 
+def test_closing_does_not_wait_for_a_step_that_its_coroutine_has_left(run, held, nothing_leaks):
+    async def leave():
+        stream = headrace.ModelStreamer(held.url).stream()
+        step = stream.__anext__()
+        waited = step.send(None)
+        while not held.held.is_set():
+            if waited.done():
+                with pytest.raises(StopIteration):
+                    step.send(None)
+                step = stream.__anext__()
+                waited = step.send(None)
+            await asyncio.sleep(0.001)
+        step.close()
+        await stream.aclose()
+
+    run(leave())
+
+
 def test_one_step_at_a_time(run, held):
     async def step_twice():
         stream = headrace.ModelStreamer(held.url).stream()

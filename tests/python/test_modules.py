@@ -155,6 +155,12 @@ def test_tied_parameters_stay_tied(saved):
         assert torch.equal(module.head.weight, state["head.weight"])
 
 
+def test_what_cannot_require_gradients_does_not(saved):
+    module = nn.Linear(2, 2, bias=False)
+    load(saved({"weight": torch.ones(2, 2, dtype=torch.int8)}), module)
+    assert (module.weight.dtype, module.weight.requires_grad) == (torch.int8, False)
+
+
 def test_tie_weights_is_called_once_at_the_end(saved):
     state = TiesItself().state_dict()
     with headrace.empty_weights():

@@ -40,6 +40,23 @@ def test_a_forked_child_streams_and_so_does_its_parent(large, inherited):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_forked_child_may_end_as_any_interpreter_does(large):
+    code = """
+import os, sys, headrace
+expected = sorted(tensor.name for tensor in headrace.stream(sys.argv[1]))
+for streams in (False, True):
+    child = os.fork()
+    if child == 0:
+        if streams:
+            assert sorted(tensor.name for tensor in headrace.stream(sys.argv[1])) == expected
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+assert sorted(tensor.name for tensor in headrace.stream(sys.argv[1])) == expected
+"""
+    done = processes.run_python(code, large, limit=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_child_that_is_forked_inside_an_event_loop_leaves_the_parents_alone(large):
     code = """
 import asyncio, gc, os, sys, headrace

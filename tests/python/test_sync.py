@@ -81,6 +81,27 @@ def test_another_thread_can_close_it_while_it_waits(held, nothing_leaks):
     assert list(stream) == []
 
 
+def test_closing_while_the_checkpoint_is_opened_ends_the_stream(large):
+    with ModelServer(large) as server:
+        server.hold("/model.safetensors.index.json", after=1)
+        stream = headrace.ModelStreamer(server.url).stream_sync()
+        raised = []
+
+        def consume():
+            try:
+                list(stream)
+            except headrace.CancelledError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=consume)
+        thread.start()
+        assert server.held.wait(20)
+        stream.close()
+        server.release()
+        thread.join(20)
+        assert len(raised) == 1
+
+
 def test_two_threads_cannot_step_at_once(held):
     stream = headrace.ModelStreamer(held.url).stream_sync()
     thread = threading.Thread(target=lambda: list(stream))

@@ -335,6 +335,21 @@ TEST_SUITE("fault") {
     CHECK(parameter(requests[5], "marker") == "2!/+2000");
   }
 
+  TEST_CASE("all that lies under a prefix is listed without a delimiter") {
+    scripted_server server([](const seen_request&) -> steps {
+      return {action::send{page(blob("llama/sub/deep/b", 7) + blob("llama/a", 5), "")}};
+    });
+    storage_client here;
+    const auto store = llama_at(server, with_key);
+    const auto listed = here.run(store->list_all(here.services, here.terms));
+    REQUIRE_MESSAGE(listed, (listed ? "" : listed.error().what()));
+    CHECK(*listed == std::vector<object_entry>{{"a", 5}, {"sub/deep/b", 7}});
+    const auto requests = server.requests();
+    REQUIRE(requests.size() == 1);
+    CHECK(is_signed(requests[0], "mine"));
+    CHECK(requests[0].target.find("delimiter") == std::string::npos);
+  }
+
   TEST_CASE("an empty page is not the end, directories and what lies elsewhere are left out") {
     scripted_server server([](const seen_request& request) -> steps {
       if (parameter(request, "marker").empty()) return {action::send{page("", "next")}};

@@ -262,6 +262,23 @@ TEST_SUITE("fault") {
     CHECK(requests[1].field("Authorization") == "Bearer ya29.secret-token");
   }
 
+  TEST_CASE("all that lies under a prefix is listed without a delimiter") {
+    scripted_server server([](const seen_request&) -> steps {
+      return {action::send{
+          answer(200, {},
+                 "<ListBucketResult xmlns='http://doc.s3.amazonaws.com/2006-03-01'>"
+                 "<IsTruncated>false</IsTruncated>"
+                 "<Contents><Key>m/sub/deep/b</Key><Size>7</Size></Contents>"
+                 "<Contents><Key>m/a</Key><Size>5</Size></Contents></ListBucketResult>")}};
+    });
+    storage_client here;
+    const auto store = store_of("gs://models/m/", options_for(server));
+    const auto listed = here.run(store->list_all(here.services, here.terms));
+    REQUIRE_MESSAGE(listed, (listed ? "" : listed.error().what()));
+    CHECK(*listed == std::vector<object_entry>{{"a", 5}, {"sub/deep/b", 7}});
+    CHECK(server.requests().back().target == "/models?encoding-type=url&list-type=2&prefix=m%2F");
+  }
+
   TEST_CASE("an endpoint without encryption gets no token") {
     storage_options options;
     options.endpoint = "http://storage.example.com";

@@ -474,6 +474,22 @@ TEST_SUITE("fault") {
     CHECK(requests[3].field("Authorization") == "Bearer hf_secret-token");
   }
 
+  TEST_CASE("all that lies under a folder is listed recursively") {
+    scripted_server hub([](const seen_request&) -> steps {
+      return {action::send{answer(200, {},
+                                  R"([{"type":"file","path":"sub/deep/b","size":7},)"
+                                  R"({"type":"directory","path":"sub/deep","size":0},)"
+                                  R"({"type":"file","path":"sub/a","size":5}])")}};
+    });
+    storage_client here;
+    const auto store = store_of("hf://org/repo@" + commit + "/sub", options_for(hub));
+    const auto listed = here.run(store->list_all(here.services, here.terms));
+    REQUIRE_MESSAGE(listed, (listed ? "" : listed.error().what()));
+    CHECK(*listed == std::vector<object_entry>{{"a", 5}, {"deep/b", 7}});
+    CHECK(hub.requests().back().target ==
+          "/api/models/org/repo/tree/" + commit + "/sub?recursive=true");
+  }
+
   TEST_CASE("a listing that leads away, or is none, is a protocol error") {
     for (const char* const link : {"</login>; rel=next", "<ftp://x/api/models/a>; rel=next"}) {
       CAPTURE(link);

@@ -290,6 +290,25 @@ TEST_SUITE("fault") {
     CHECK(here.retries() == 2);
   }
 
+  TEST_CASE("all that lies under a prefix is listed without a delimiter, folders left out") {
+    scripted_server server([](const seen_request&) -> steps {
+      return {action::send{
+          answer(200, {},
+                 "<ListBucketResult><IsTruncated>false</IsTruncated>"
+                 "<Contents><Key>m/</Key><Size>0</Size></Contents>"
+                 "<Contents><Key>m/sub/</Key><Size>0</Size></Contents>"
+                 "<Contents><Key>m/sub/deep/b</Key><Size>7</Size></Contents>"
+                 "<Contents><Key>m/a</Key><Size>5</Size></Contents></ListBucketResult>")}};
+    });
+    storage_client here;
+    auto store = open_store("s3://models/m", options_for(server));
+    REQUIRE(store);
+    const auto listed = here.run((*store)->list_all(here.services, here.terms));
+    REQUIRE_MESSAGE(listed, (listed ? "" : listed.error().what()));
+    CHECK(*listed == std::vector<object_entry>{{"a", 5}, {"sub/deep/b", 7}});
+    CHECK(server.requests().front().target.find("delimiter") == std::string::npos);
+  }
+
   TEST_CASE("a listing that is cut is asked for again, one that is none is refused") {
     const std::string body =
         "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -149,6 +150,25 @@ TEST_SUITE("unit") {
     REQUIRE(missing);
     CHECK(missing->kind() == errc::not_found);
     CHECK(says(*missing, "missing.json"));
+  }
+
+  TEST_CASE("list_files names what lies under the location, at any depth") {
+    const temporary_directory place;
+    place.write(small_model(1));
+    place.write("config.json", "{}");
+    std::filesystem::create_directories(place.path_of("sub/deep"));
+    place.write("sub/deep/notes.txt", "12345");
+    runtime engine;
+    const model opened = test::run(open(engine, place.path(), {.deadline = 30s}));
+    const auto listed = test::run(opened.list_files());
+    CHECK(std::ranges::is_sorted(listed, {}, &object_entry::name));
+    CHECK(std::ranges::find(listed, object_entry{"config.json", 2}) != listed.end());
+    CHECK(std::ranges::find(listed, object_entry{"sub/deep/notes.txt", 5}) != listed.end());
+    CHECK(listed.size() == 3);
+    for (const object_entry& entry : listed) {
+      const auto bytes = test::run(opened.read_file(entry.name));
+      CHECK(bytes.size() == entry.size);
+    }
   }
 
   TEST_CASE("statistics count what was read") {
