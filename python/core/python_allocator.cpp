@@ -2,6 +2,8 @@
 
 #include <headrace/base/error.hpp>
 
+#include <nanobind/stl/string.h>
+
 #include <mutex>
 #include <string>
 #include <utility>

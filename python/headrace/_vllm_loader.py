@@ -81,7 +81,8 @@ class HeadraceModelLoader(DefaultModelLoader):
     ) -> nn.Module:
         if self._uri is not None and not _is_other_draft(vllm_config, model_config):
             _owners.setdefault(self._uri, set()).add(model_config.model)
-        return super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+        model: nn.Module = super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+        return model
 
     def get_all_weights(
         self, model_config: ModelConfig, model: nn.Module

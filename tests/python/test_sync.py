@@ -75,6 +75,8 @@ def test_another_thread_can_close_it_while_it_waits(held, nothing_leaks):
     thread = threading.Thread(target=consume)
     thread.start()
     assert held.held.wait(20)
+    # Of the file that is held nothing comes; of the other one three tensors.
+    processes.wait_until(lambda: stream.progress[2] == 3 and stream._step.locked(), "it does not wait")
     stream.close()
     thread.join(20)
     assert len(raised) == 1
