@@ -54,7 +54,8 @@ def test_tensors_are_in_that_memory_and_give_it_back(large, nothing_leaks):
     stream = start(large, memory)
     found = take_all(stream)
     assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    # As bytes: among them are NaNs.
+    assert all(torch.equal(found[name].view(torch.uint8), expected[name].view(torch.uint8)) for name in found)
     addresses = {block.data_ptr() for block in memory.blocks}
     assert all(any(0 <= each.data_ptr() - at < 64 for at in addresses) for each in found.values())
     assert memory.alive() == len(found)
