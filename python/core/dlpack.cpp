@@ -10,6 +10,7 @@
 
 // The C structures of DLPack 1.1 (https://dmlc.github.io/dlpack/latest/c_api.html): an ABI, fixed
 // by its specification. `tensor::to_dlpack` gives a tensor away; here several exports share one.
+// NOLINTBEGIN(readability-identifier-naming)
 
 struct DLDevice {
   std::int32_t device_type;
@@ -50,6 +51,8 @@ struct DLManagedTensorVersioned {
   std::uint64_t flags;
   DLTensor dl_tensor;
 };
+
+// NOLINTEND(readability-identifier-naming)
 
 namespace headrace::python {
 

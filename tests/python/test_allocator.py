@@ -10,6 +10,10 @@ from headrace import _torch
 from headrace._source import Source
 
 
+# Comparing tensors would otherwise start threads of torch's, which stay.
+torch.set_num_threads(1)
+
+
 class OutOfMemoryError(RuntimeError):
     """Called as torch's is."""
 

@@ -190,17 +190,19 @@ def test_closing_ends_a_step_of_another_task(run, held, nothing_leaks):
 def test_closing_does_not_wait_for_a_step_that_its_coroutine_has_left(run, held, nothing_leaks):
     async def leave():
         stream = headrace.ModelStreamer(held.url).stream()
-        step = stream.__anext__()
-        waited = step.send(None)
+
+        async def consume():
+            async for _ in stream:
+                pass
+
+        consuming = asyncio.ensure_future(consume())
         while not held.held.is_set():
-            if waited.done():
-                with pytest.raises(StopIteration):
-                    step.send(None)
-                step = stream.__anext__()
-                waited = step.send(None)
             await asyncio.sleep(0.001)
-        step.close()
+        # As where a task is destroyed: its frames are left while the call is under way.
+        consuming.get_coro().close()
         await stream.aclose()
+        consuming.cancel()
+        await asyncio.wait([consuming])
 
     run(leave())
 

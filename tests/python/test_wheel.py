@@ -21,7 +21,7 @@ def installed(tmp_path_factory) -> Path:
     done = subprocess.run(
         [
             sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
-            f"-Cbuild-dir={ROOT / 'build-wheel'}", "--wheel-dir", made, ROOT,
+            f"--config-settings=build-dir={ROOT / 'build-wheel'}", "--wheel-dir", made, ROOT,
         ],
         capture_output=True, text=True, timeout=3000,
     )  # fmt: skip
