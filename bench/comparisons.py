@@ -385,7 +385,8 @@ def device(run: Contestants) -> Section:
         f"""The fake driver of the tests stands for a GPU: its copies take the time that they would at {COPY_GBPS} GB/s and
         move nothing, as nothing is moved by the processor with a real one. Memory and processor time of the fake itself
         are left out. Allowed of the host's memory: the staging slots, {STAGING_MIB} MiB by default and pinned as they are
-        needed, and 64 MiB. The worst of all rounds is judged.""",
+        needed, and 64 MiB. The worst of all rounds is judged. With a real GPU the same is still to be measured:
+        `tests/gpu/check` does so on a machine that has one.""",
         [
             stream_command(options=[*ONE_LOOP, "--device cuda:0"], io="uring|epoll"),
             stream_command(options=ONE_LOOP, io="uring|epoll"),
