@@ -17,6 +17,13 @@ import uvloop
 PACKAGE = Path(headrace.__file__).resolve().parents[1]
 
 
+# The beginning of a program that is interrupted: whoever starts the tests in the background ignores Ctrl-C for all of them.
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 def wait_until(condition: Callable[[], bool], what: Callable[[], str] | str = "it did not come about", limit: float = 20) -> None:
     """Polls, since what is waited for happens elsewhere."""
     end = time.monotonic() + limit

@@ -171,7 +171,7 @@ async def inside():
 stream() if sys.argv[2] == "False" else asyncio.new_event_loop().run_until_complete(inside())
 """
     child = subprocess.Popen(
-        [sys.executable, "-c", code, held.url, str(inside_loop)],
+        [sys.executable, "-c", processes.INTERRUPTIBLE + code, held.url, str(inside_loop)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -120,7 +120,7 @@ def test_an_interrupted_program_ends(tmp_path):
     with ModelServer(saved) as server:
         server.hold("/model.safetensors", start=_LONG)
         child = subprocess.Popen(
-            [sys.executable, "-c", INTERRUPTED, server.url],
+            [sys.executable, "-c", processes.INTERRUPTIBLE + INTERRUPTED, server.url],
             env=processes.environment(),
             stderr=subprocess.PIPE,
             text=True,
