@@ -185,8 +185,9 @@ TEST_SUITE("unit") {
     running_context there;
     tcp::acceptor acceptor(there.context, tcp::endpoint(net::ip::address_v4::loopback(), 0));
     std::stop_source source;
-    std::jthread far([&acceptor, &source] {
-      const tcp::socket peer = acceptor.accept();
+    std::optional<tcp::socket> peer;  // stays open, so that nothing but the stop ends the read
+    std::jthread far([&] {
+      peer = acceptor.accept();
       source.request_stop();
     });
     const auto reading = failure_of([&] {
