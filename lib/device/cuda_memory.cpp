@@ -117,6 +117,15 @@ error out_of_memory(const cuda_context& context, CUresult code, std::size_t size
   return error(errc::out_of_memory, message + ". Free some there, or lower --memory-limit");
 }
 
+/// Waits until what was freed in the order of `stream` is free: memory that is on its way back is
+/// not missing. Not where a graph is being captured from it, which waiting would end.
+void wait_for_frees(const cuda_driver& driver, CUstream stream) noexcept {
+  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (driver.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS) return;
+  if (capturing == CU_STREAM_CAPTURE_STATUS_NONE)
+    static_cast<void>(driver.cuStreamSynchronize(stream));
+}
+
 result<allocated_batch> allocate_here(const std::shared_ptr<cuda_device>& device,
                                       const std::vector<std::size_t>& sizes, cuda_stream freed_on,
                                       std::size_t idle_limit) {
@@ -134,11 +143,19 @@ result<allocated_batch> allocate_here(const std::shared_ptr<cuda_device>& device
   made.blocks.reserve(sizes.size());
   const std::unique_ptr<batch_owner, drop_owner> owner(
       new batch_owner(device, pool->stream, freed_on));
+  bool waited = false;
   for (const std::size_t size : sizes) {
     CUdeviceptr address = 0;
-    const CUresult code =
-        made.ordered ? driver.cuMemAllocFromPoolAsync(&address, size, pool->pool, pool->stream)
-                     : driver.cuMemAlloc(&address, size);
+    const auto allocate = [&] {
+      return made.ordered ? driver.cuMemAllocFromPoolAsync(&address, size, pool->pool, pool->stream)
+                          : driver.cuMemAlloc(&address, size);
+    };
+    CUresult code = allocate();
+    if (code == CUDA_ERROR_OUT_OF_MEMORY && made.ordered && !std::exchange(waited, true)) {
+      wait_for_frees(driver, pool->stream);
+      wait_for_frees(driver, freed_on);
+      code = allocate();
+    }
     if (code != CUDA_SUCCESS) return failure{out_of_memory(context, code, size)};
     owner->add();
     auto* const data = reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
