@@ -246,7 +246,7 @@ TEST_SUITE("unit") {
     check_clean(fake);
   }
 
-  TEST_CASE("a stream of the consumer's is where dropped tensors are freed") {
+  TEST_CASE("a consumer's stream that is none of the device's is refused") {
     const fake_cuda fake("delay_us=500");
     opened_model here(small_model());
     // The first stream opens the device, so that there is a context to make a stream in.
