@@ -33,20 +33,12 @@ namespace headrace {
 namespace {
 
 using test::checkpoint;
+using test::equal_tensors;
 using test::failure_of;
 using test::fake_cuda;
 using test::small_model;
 using test::temporary_directory;
 using test::wanted_tensor;
-
-checkpoint equal_tensors(unsigned count, std::uint64_t size) {
-  checkpoint made;
-  for (unsigned number = 0; number < count; ++number) {
-    made.files["model.safetensors"].push_back(
-        {"t" + std::to_string(1000 + number), dtype::u8, {size}});
-  }
-  return made;
-}
 
 /// A model in a directory, and a runtime of its own: what that has left of CUDA when it has gone is
 /// a leak.

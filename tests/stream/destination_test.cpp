@@ -21,6 +21,7 @@ namespace headrace {
 namespace {
 
 using test::checkpoint;
+using test::equal_tensors;
 using test::failure_of;
 using test::small_model;
 using test::temporary_directory;
@@ -83,15 +84,6 @@ task<std::vector<tensor>> keep(async_generator<tensor>* tensors) {
   while (auto* t = co_await tensors->next()) kept.push_back(std::move(*t));
   co_await tensors->close();
   co_return kept;
-}
-
-checkpoint equal_tensors(unsigned count, std::uint64_t size) {
-  checkpoint made;
-  for (unsigned number = 0; number < count; ++number) {
-    made.files["model.safetensors"].push_back(
-        {"t" + std::to_string(1000 + number), dtype::u8, {size}});
-  }
-  return made;
 }
 
 TEST_SUITE("unit") {

@@ -25,6 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::checkpoint;
+using test::equal_tensors;
 using test::failure_of;
 using test::scripted_server;
 using test::seen_request;
@@ -49,16 +50,6 @@ struct opened_model {
 
   [[nodiscard]] memory_usage usage() const { return engine.state()->memory().usage(); }
 };
-
-/// `count` tensors of `size` bytes in one file.
-checkpoint equal_tensors(unsigned count, std::uint64_t size) {
-  checkpoint made;
-  for (unsigned number = 0; number < count; ++number) {
-    made.files["model.safetensors"].push_back(
-        {"t" + std::to_string(1000 + number), dtype::u8, {size}});
-  }
-  return made;
-}
 
 std::vector<std::string> names_of(const checkpoint& wanted) {
   std::vector<std::string> names;

@@ -137,6 +137,16 @@ struct checkpoint {
   }
 };
 
+/// `count` tensors of `size` bytes in one file: t1000, t1001, …
+[[nodiscard]] inline checkpoint equal_tensors(unsigned count, std::uint64_t size) {
+  checkpoint made;
+  for (unsigned number = 0; number < count; ++number) {
+    made.files["model.safetensors"].push_back(
+        {"t" + std::to_string(1000 + number), dtype::u8, {size}});
+  }
+  return made;
+}
+
 /// The shapes of a small model, in `shards` files: embeddings, square and narrow matrices, vectors,
 /// scalars, and one tensor of nothing.
 [[nodiscard]] inline checkpoint small_model(unsigned shards = 3, std::uint64_t width = 96,
